@@ -1,0 +1,131 @@
+//! JSON kept as the text it came in.
+//!
+//! A number's spelling and members nobody here knows are part of what a user said, so bodies never pass through a type
+//! that would change them. [`Json`] is that text, checked once; the tree inside is built only to compare, hash or patch.
+
+mod canonical;
+mod node;
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+pub(crate) use canonical::canonical_bytes;
+pub(crate) use node::{Node, member_near, quote};
+
+use crate::{Error, Result};
+
+/// A checked piece of JSON text, cheap to clone.
+///
+/// ```
+/// use everturn::Json;
+///
+/// let json = Json::parse(r#"{"n": 9007199254740993, "price": 1.10}"#)?;
+/// assert_eq!(json.as_str(), r#"{"n": 9007199254740993, "price": 1.10}"#);
+/// // Equality is by meaning: white space and the order of members do not count, the spelling of numbers does.
+/// assert_eq!(json, Json::parse(r#"{"price":1.10,"n":9007199254740993}"#)?);
+/// assert_ne!(json, Json::parse(r#"{"price":1.1,"n":9007199254740993}"#)?);
+/// # Ok::<(), everturn::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Json(Arc<str>);
+
+impl Json {
+    /// Checks a text and keeps it.
+    ///
+    /// Refused: anything RFC 8259 refuses, members named twice, unpaired surrogates, and nesting deeper than 128.
+    pub fn parse(text: impl AsRef<str>) -> Result<Self> {
+        let text = text.as_ref().trim_matches([' ', '\t', '\n', '\r']);
+        Node::parse(text)?;
+        Ok(Self(text.into()))
+    }
+
+    /// The JSON of any serialisable value.
+    pub fn from_value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Error::invalid("the value cannot be written as JSON").with_source(error))?;
+        Self::parse(text)
+    }
+
+    /// Reads it as a typed value.
+    pub fn to<T: DeserializeOwned>(&self) -> Result<T> {
+        serde_json::from_str(&self.0)
+            .map_err(|error| Error::invalid("the JSON does not have the expected shape").with_source(error))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// `null`, which is a value, not its absence.
+    #[must_use]
+    pub fn null() -> Self {
+        Self("null".into())
+    }
+
+    /// `{}`.
+    #[must_use]
+    pub fn empty_object() -> Self {
+        Self("{}".into())
+    }
+
+    /// Takes text that is known to be checked: it was read from a store, or printed by us.
+    pub(crate) fn trusted(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    pub(crate) fn node(&self) -> Result<Node> {
+        Node::parse(&self.0)
+    }
+}
+
+impl fmt::Display for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Json {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PartialEq for Json {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+            || match (canonical_bytes(&self.0), canonical_bytes(&other.0)) {
+                (Ok(a), Ok(b)) => a == b,
+                _ => false,
+            }
+    }
+}
+
+impl Eq for Json {}
+
+impl std::str::FromStr for Json {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // Borrowing the text as a raw value scans it once more; the alternative is a copy.
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        Self::parse(raw.get()).map_err(serde::de::Error::custom)
+    }
+}

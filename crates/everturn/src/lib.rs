@@ -1,0 +1,72 @@
+//! Durable sessions for AI agents: every turn kept, every point resumable, every branch readable.
+//!
+//! ```
+//! use everturn::store::{BeginTurn, CreateSession, EndTurn, MemoryStore, Start, Store, StoreExt};
+//! use everturn::{Changes, Event, Input, InvocationId, Message, SessionKey};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> everturn::Result<()> {
+//! let store = MemoryStore::new();
+//! let key = SessionKey::of("shop", "ann", "order-42")?;
+//! store.create(CreateSession::at(key.clone())).await?;
+//!
+//! // A turn begins, and ends all or nothing.
+//! let turn = BeginTurn::new(Start::Session(key.clone()), InvocationId::new("i1")?, Input::text("Where is it?"));
+//! let begun = store.begin(turn).await?.begun()?;
+//! let answer = Event::model("helper", Message::model("On its way."));
+//! let receipt = store.end(EndTurn::completed(begun.fence, Changes::new().event(answer))).await?;
+//! assert!(receipt.on_head);
+//!
+//! // Any point can be read, resumed, branched from, forked.
+//! assert_eq!(store.head_state(&key).await?.messages().len(), 2);
+//! store.rewind(&key, begun.from).await?;
+//! assert_eq!(store.head_state(&key).await?.messages().len(), 0);
+//! # Ok(()) }
+//! ```
+//!
+//! # How the nouns relate
+//!
+//! A **session** is a tree of **records**. A **turn** begins, steps and ends there; only a completed end moves a
+//! **head**. A **point** is a place on a **line** of that tree, a **snapshot** a point with a name, a **branch** a named
+//! head. **State** (messages, custom state, artifacts, and the view of them that the model is shown) is what a line adds
+//! up to. A [`Store`](store::Store) is where sessions live.
+//!
+//! # It is not
+//!
+//! A workflow engine, a vector store, a model gateway, or a general database.
+
+mod artifact;
+mod clock;
+mod digest;
+mod error;
+mod event;
+mod ids;
+mod json;
+mod message;
+mod patch;
+mod session;
+mod snapshot;
+mod state;
+pub mod store;
+mod turn;
+mod usage;
+
+pub use artifact::{Artifact, ArtifactVersion};
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use digest::Digest;
+pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, EventActions, EventKind};
+pub use ids::{
+    AgentName, AppName, BranchName, EventId, InvocationId, MAX_ID_BYTES, Point, SessionId, SnapshotId, TurnId, TurnKey,
+    UserId,
+};
+pub use json::Json;
+pub use message::{Message, Part, PartKind, Role};
+pub use patch::Patch;
+pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
+pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
+pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
+pub use turn::{
+    Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
+    Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus, ViewChange,
+};
+pub use usage::Usage;

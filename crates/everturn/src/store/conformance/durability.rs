@@ -1,0 +1,136 @@
+//! What a kill and a power cut leave.
+
+use std::sync::Arc;
+
+use super::bench::{Bench, answer, delta, edit, end, json, key, set, step, texts, told, turn, turn_key};
+use super::verdict::{Check, Stop, holds, refused, same, there};
+use crate::store::{
+    ArtifactQuery, At, Commit, EndTurn, SnapshotRef, StepTurn, Store, StoreExt, UpdateSession, VerifyScope,
+};
+use crate::{Artifact, Begin, Changes, ErrorKind, NewSnapshot, Part, Point, SnapshotId, SnapshotStatus, TurnStatus};
+
+/// Everything that is acknowledged, once: what must be there afterwards.
+struct Acknowledged {
+    snapshot: SnapshotId,
+    head: Point,
+}
+
+async fn acknowledge(t: &Bench) -> Check<Acknowledged> {
+    let session = t.session("s").await?;
+    let snapshot = t.snapshot_id();
+    let begun = t.store.begin(turn(&session, "one").key(turn_key("k"))).await?.begun()?;
+    let changes = answer("re: one").artifact(Artifact::new("a", vec![Part::text("x")]));
+    let ending = EndTurn::completed(begun.fence, changes).scopes(delta("user:k", "1").set("own", json("2")));
+    t.store.end(ending.snapshot(NewSnapshot::new(snapshot))).await?;
+    t.store.update(&session, UpdateSession::title("kept")).await?;
+    let head = t.store.commit(edit(&session, "noted")).await?.point;
+    Ok(Acknowledged { snapshot, head })
+}
+
+async fn is_all_there(store: &Arc<dyn Store>, wanted: &Acknowledged) -> Check {
+    let session = store.existing(&key("s")).await?;
+    same((session.head, session.turns), (wanted.head, 1), "head and turns")?;
+    same(session.title.as_deref(), Some("kept"), "the title")?;
+    let state = store.head_state(&key("s")).await?;
+    same(texts(&state), [told(&["one"]), vec!["noted".into()]].concat(), "what was said")?;
+    same(state.custom(), Some(&json(r#"{"own":2}"#)), "the custom state")?;
+    same(state.artifacts().len(), 1, "the artifacts")?;
+    let snapshot = there(store.snapshot(SnapshotRef::Id(wanted.snapshot)).await?, "the snapshot")?;
+    same(snapshot.status, SnapshotStatus::Completed, "its status")?;
+    same(store.scopes(&key("s").app, Some(&key("s").user)).await?.len(), 1, "the scopes")?;
+    same(store.artifacts(ArtifactQuery::of(key("s"))).await?.len(), 1, "the artifact's versions")?;
+    let again = store.begin(turn(&key("s"), "one").key(turn_key("k"))).await?;
+    holds(matches!(again, Begin::Ended(_)), "the key is known")?;
+    same(store.verify(VerifyScope::All).await?.damage, None, "the damage")
+}
+
+pub(super) async fn what_was_acknowledged_survives_a_kill(t: Bench) -> Check {
+    let wanted = acknowledge(&t).await?;
+    is_all_there(&t.after_kill().await?, &wanted).await
+}
+
+pub(super) async fn what_was_acknowledged_survives_a_power_cut(t: Bench) -> Check {
+    let wanted = acknowledge(&t).await?;
+    is_all_there(&t.after_power_cut().await?, &wanted).await
+}
+
+pub(super) async fn a_killed_turn_leaves_its_input_and_its_ledger(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    t.say(&session, "good").await?;
+    let id = t.snapshot_id();
+    let begun = t.store.begin(turn(&session, "half done").snapshot(id)).await?.begun()?;
+    let tool = crate::ToolEntry::new("c", "pay", crate::ToolPhase::Started, None);
+    let changes = set(delta("user:k", "1")).tool(tool);
+    t.store.step(StepTurn::new(begun.fence, changes).detach()).await?;
+    let store = t.after_kill().await?;
+    t.outlive_leases();
+    same(texts(&store.head_state(&session).await?), told(&["good"]), "what is at the head: the last good state")?;
+    let running = store.running(Some(&session)).await?;
+    same((running.len(), running[0].status), (1, TurnStatus::Dead), "the turn that was running")?;
+    let found = there(store.turn(begun.turn).await?, "the turn")?;
+    same((found.input.messages.len(), found.tools.len()), (1, 1), "its input and its tool calls")?;
+    same(store.scopes(&session.app, Some(&session.user)).await?.len(), 0, "the scopes it would have written")?;
+    let snapshot = there(store.snapshot(SnapshotRef::Id(id)).await?, "its pending snapshot")?;
+    same(snapshot.status, SnapshotStatus::Expired, "the snapshot's status")?;
+    let taken = store.take_over(begun.turn).await?;
+    same(taken.fence.attempt(), 2, "the attempt of who took it over")?;
+    holds(store.end(end(taken.fence, "half done")).await?.on_head, "it ends on the head")?;
+    same(texts(&store.head_state(&session).await?), told(&["good", "half done"]), "what was said in the end")
+}
+
+pub(super) async fn the_next_turn_does_not_wait_for_a_killed_one(t: Bench) -> Check {
+    if !t.capabilities().dead_at_once {
+        return Err(Stop::Skipped("the store learns of a death only when the lease runs out".into()));
+    }
+    let session = t.session("s").await?;
+    t.begin(&session, "killed").await?;
+    let store = t.after_kill().await?;
+    let begun = store.begin(turn(&session, "next")).await?.begun()?;
+    holds(begun.leased, "the next turn has the branch at once")?;
+    store.end(end(begun.fence, "next")).await?;
+    same(texts(&store.head_state(&session).await?), told(&["next"]), "what was said")
+}
+
+pub(super) async fn numbers_are_not_given_twice_after_a_kill(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let begun = t.begin(&session, "old").await?;
+    t.store.delete(&session).await?;
+    t.session("gone").await?;
+    t.store.purge(&key("gone")).await?;
+    let store = t.after_kill().await?;
+    store.create(crate::store::CreateSession::at(session.clone())).await?;
+    let late = store.end(end(begun.fence, "late")).await;
+    refused(late, ErrorKind::Deleted, "a late writer of a session deleted before the kill")?;
+    let made = store.begin(turn(&session, "new")).await?.begun()?;
+    holds(made.turn != begun.turn, "no turn's name is given twice")
+}
+
+pub(super) async fn what_is_purged_does_not_come_back(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    t.say(&session, "secret").await?;
+    t.store.purge(&session).await?;
+    let store = t.after_kill().await?;
+    same(store.session(&session).await?, None, "the session")?;
+    same(store.verify(VerifyScope::All).await?.damage, None, "the damage")
+}
+
+pub(super) async fn another_handle_reads_what_this_one_wrote_at_once(t: Bench) -> Check {
+    if !t.capabilities().second_handle {
+        return Err(Stop::Skipped("the store has one handle only".into()));
+    }
+    let session = t.session("s").await?;
+    let other = t.second().await?;
+    for i in 0..10 {
+        let text = i.to_string();
+        let (writer, reader) = if i % 2 == 0 { (&t.store, &other) } else { (&other, &t.store) };
+        let begun = writer.begin(turn(&session, &text)).await?.begun()?;
+        writer.step(step(begun.fence, "half")).await?;
+        let receipt = writer.end(end(begun.fence, &text)).await?;
+        let state = there(reader.state(At::head(session.clone())).await?, "the state")?;
+        same((state.point(), state.digest()), (receipt.point, receipt.digest), "what the other handle reads")?;
+        let commit = Commit::new(session.clone(), Changes::new().custom(json(&text)));
+        let edited = reader.commit(commit.expect(receipt.point)).await?;
+        same(writer.head_state(&session).await?.digest(), edited.digest, "what the first handle reads after an edit")?;
+    }
+    Ok(())
+}

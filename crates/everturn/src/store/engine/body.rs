@@ -1,0 +1,312 @@
+//! What a record holds, as text and as bytes.
+
+use std::cell::RefCell;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::digest::Digest;
+use crate::event::Event;
+use crate::json::Json;
+use crate::message::Message;
+use crate::state::View;
+use crate::turn::{EndStatus, Input, Outcome, ToolEntry};
+use crate::{AgentName, BranchName, Error, InvocationId, Result, TurnKey, Usage};
+
+/// A record's content. Members that say nothing are left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Body {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) begin: Option<BeginBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) splice: Option<SpliceBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Event>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) custom: Option<CustomBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) artifacts: Vec<ArtifactBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) view: Option<ViewBody>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tools: Vec<ToolEntry>,
+    #[serde(skip_serializing_if = "Usage::is_empty")]
+    pub(crate) usage: Usage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) invocation: Option<InvocationId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) end: Option<EndBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admin: Option<Json>,
+}
+
+/// How a turn began.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BeginBody {
+    pub(crate) invocation: InvocationId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) agent: Option<AgentName>,
+    #[serde(default, skip_serializing_if = "BranchName::is_main")]
+    pub(crate) branch: BranchName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<TurnKey>,
+    /// The input but for what the record's event holds: its messages and state.
+    #[serde(default, skip_serializing_if = "is_default_input")]
+    pub(crate) input: Input,
+}
+
+fn is_default_input(input: &Input) -> bool {
+    *input == Input::default()
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct SpliceBody {
+    pub(crate) keep: u64,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) messages: Vec<Message>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum CustomBody {
+    Set(Json),
+    Patch(Json),
+    Clear(bool),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ArtifactBody {
+    Put(PutBody),
+    Remove(String),
+    Clear(bool),
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct PutBody {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    pub(crate) digest: Digest,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ViewBody {
+    Set(View),
+    Clear(bool),
+}
+
+/// How a turn, or an attempt at it, ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct EndBody {
+    pub(crate) status: EndBodyStatus,
+    #[serde(default, skip_serializing_if = "is_default_outcome")]
+    pub(crate) outcome: Outcome,
+}
+
+fn is_default_outcome(outcome: &Outcome) -> bool {
+    *outcome == Outcome::default()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum EndBodyStatus {
+    Completed,
+    Failed,
+    Aborted,
+    /// This attempt is void because its writer was gone; the turn itself goes on.
+    Lost,
+}
+
+impl EndBodyStatus {
+    pub(crate) fn status(self) -> Option<EndStatus> {
+        match self {
+            Self::Completed => Some(EndStatus::Completed),
+            Self::Failed => Some(EndStatus::Failed),
+            Self::Aborted => Some(EndStatus::Aborted),
+            Self::Lost => None,
+        }
+    }
+}
+
+impl From<EndStatus> for EndBodyStatus {
+    fn from(status: EndStatus) -> Self {
+        match status {
+            EndStatus::Completed => Self::Completed,
+            EndStatus::Failed => Self::Failed,
+            EndStatus::Aborted => Self::Aborted,
+        }
+    }
+}
+
+impl Body {
+    pub(crate) fn text(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|e| Error::internal("a record cannot be written as JSON").with_source(e))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        Self::parse(&decode(bytes)?)
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|e| Error::corrupt("a record's content is damaged").with_source(e))
+    }
+}
+
+/// The part of a body that makes state, borrowed from its text.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FoldBody<'a> {
+    #[serde(borrow, default)]
+    pub(crate) splice: Option<FoldSplice<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) events: Vec<FoldMessages<'a>>,
+    #[serde(borrow, default)]
+    pub(crate) custom: Option<FoldCustom<'a>>,
+    #[serde(default)]
+    pub(crate) artifacts: Vec<ArtifactBody>,
+    #[serde(default)]
+    pub(crate) view: Option<ViewBody>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct FoldSplice<'a> {
+    pub(crate) keep: u64,
+    #[serde(borrow, default)]
+    pub(crate) messages: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct FoldMessages<'a> {
+    #[serde(borrow, default)]
+    pub(crate) messages: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum FoldCustom<'a> {
+    #[serde(borrow)]
+    Set(&'a RawValue),
+    Patch(&'a RawValue),
+    Clear(#[allow(dead_code)] bool),
+}
+
+impl<'a> FoldBody<'a> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|e| Error::corrupt("a record's content is damaged").with_source(e))
+    }
+}
+
+/// Shorter bodies are kept as they are: a compressed frame has about that much overhead.
+const MIN_COMPRESS: usize = 96;
+const PLAIN: u8 = 0;
+const ZSTD: u8 = 1;
+/// No record was ever written that unpacks to more; a larger claim is damage.
+const MAX_UNPACKED: u64 = 1 << 31;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Packs a text: a byte that says how, then the text, or its length and a zstd frame with a checksum.
+pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
+    if text.len() >= MIN_COMPRESS {
+        let packed = COMPRESSOR.with_borrow_mut(|slot| -> std::io::Result<Vec<u8>> {
+            if slot.is_none() {
+                let mut compressor = zstd::bulk::Compressor::new(3)?;
+                compressor.include_checksum(true)?;
+                compressor.include_contentsize(false)?;
+                *slot = Some(compressor);
+            }
+            slot.as_mut().map_or_else(|| Ok(Vec::new()), |compressor| compressor.compress(text.as_bytes()))
+        });
+        let packed = packed.map_err(|e| Error::internal("a record cannot be compressed").with_source(e))?;
+        let mut out = vec![ZSTD];
+        put_varint(&mut out, text.len() as u64);
+        if out.len() + packed.len() < text.len() {
+            out.extend_from_slice(&packed);
+            return Ok(out);
+        }
+    }
+    let mut out = Vec::with_capacity(text.len() + 1);
+    out.push(PLAIN);
+    out.extend_from_slice(text.as_bytes());
+    Ok(out)
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<String> {
+    let damaged = || Error::corrupt("a record's content is damaged");
+    let (how, rest) = bytes.split_first().ok_or_else(damaged)?;
+    let raw = match *how {
+        PLAIN => rest.to_vec(),
+        ZSTD => {
+            let mut rest = rest;
+            let len = take_varint(&mut rest).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
+            let len = usize::try_from(len).map_err(|_| damaged())?;
+            DECOMPRESSOR
+                .with_borrow_mut(|slot| -> std::io::Result<Vec<u8>> {
+                    if slot.is_none() {
+                        *slot = Some(zstd::bulk::Decompressor::new()?);
+                    }
+                    slot.as_mut().map_or_else(|| Ok(Vec::new()), |decompressor| decompressor.decompress(rest, len))
+                })
+                .map_err(|e| damaged().with_source(e))?
+        }
+        _ => return Err(damaged()),
+    };
+    String::from_utf8(raw).map_err(|e| damaged().with_source(e))
+}
+
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub(crate) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bodies_round_trip_and_damage_is_noticed() {
+        for text in ["{}", &"ab".repeat(40), &"hello ".repeat(400), &"é".repeat(1000)] {
+            let bytes = encode(text).unwrap();
+            assert_eq!(decode(&bytes).unwrap(), text);
+            if bytes[0] == ZSTD {
+                for at in 1..bytes.len() {
+                    let mut bad = bytes.clone();
+                    bad[at] ^= 0x40;
+                    assert!(decode(&bad).is_err(), "a flipped bit at {at} of {} went unnoticed", bytes.len());
+                }
+            }
+        }
+        assert!(decode(&[]).is_err() && decode(&[7]).is_err() && decode(&[1, 0xff]).is_err());
+    }
+
+    #[test]
+    fn varints_round_trip() {
+        for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            assert_eq!(take_varint(&mut &out[..]), Some(value));
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Listing sessions as of the first page.
+//!
+//! A cursor carries the store's position when the listing began. A session that was written to since keeps the place
+//! it had then, so that it is neither repeated nor hidden.
+
+use super::read::page_limit;
+use super::rules::{Env, show, status};
+use super::tables::{Flow, ListBy, ListScan, Owner, Read, SessionRow};
+use crate::json::{Json, Node};
+use crate::session::SessionRecord;
+use crate::store::{Cursor, ListSessions, Page, SessionOrder};
+use crate::{Error, Result};
+
+pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Result<Page<SessionRecord>> {
+    let limit = page_limit(query.limit)?;
+    check_filters(query)?;
+    let (by, newest_first) = match query.order {
+        SessionOrder::UpdatedNewest => (ListBy::Updated, true),
+        SessionOrder::UpdatedOldest => (ListBy::Updated, false),
+        SessionOrder::CreatedNewest => (ListBy::Created, true),
+        SessionOrder::CreatedOldest => (ListBy::Created, false),
+    };
+    let (as_of, after) = match &query.cursor {
+        None => (read.position()?, None),
+        Some(cursor) => {
+            let [as_of, after, order] = cursor.numbers('l')?;
+            if order != query.order as u64 {
+                return Err(Error::invalid("that cursor is of a listing in another order: start again without one"));
+            }
+            (as_of, Some(after))
+        }
+    };
+    let behind = |key: u64| match after {
+        None => true,
+        Some(after) if newest_first => key < after,
+        Some(after) => key > after,
+    };
+    let owner = Owner { app: query.app.as_ref(), user: query.user.as_ref() };
+    let mut found: Vec<(u64, SessionRow)> = Vec::new();
+
+    if by == ListBy::Updated {
+        read.touched_since(owner, as_of, &mut |row: SessionRow| {
+            if row.created_pos > as_of {
+                return Ok(Flow::More);
+            }
+            let key = read.position_at(row.num, as_of)?.unwrap_or(row.created_pos);
+            if behind(key) && matches(read, env, query, &row)? {
+                found.push((key, row));
+                // Only the first of them can be on this page; the rest need not be held.
+                if found.len() > 2 * (limit + 1) {
+                    sort(&mut found, newest_first);
+                    found.truncate(limit + 1);
+                }
+            }
+            Ok(Flow::More)
+        })?;
+    }
+    let touched = found.len();
+    let scan = ListScan { owner, by, newest_first, after };
+    read.list(scan, &mut |row: SessionRow| {
+        let key = if by == ListBy::Created { row.created_pos } else { row.updated_pos };
+        if row.created_pos <= as_of && key <= as_of && matches(read, env, query, &row)? {
+            found.push((key, row));
+        }
+        Ok(if found.len() - touched > limit { Flow::Stop } else { Flow::More })
+    })?;
+    sort(&mut found, newest_first);
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| more).map(|(key, _)| Cursor::of('l', &[as_of, *key, query.order as u64]));
+    let items = found.iter().map(|(_, row)| show(read, env, row)).collect::<Result<_>>()?;
+    Ok(Page { items, next })
+}
+
+fn sort(found: &mut [(u64, SessionRow)], newest_first: bool) {
+    found.sort_by_key(|(key, _)| if newest_first { u64::MAX - key } else { *key });
+}
+
+fn check_filters(query: &ListSessions) -> Result<()> {
+    for (name, value) in &query.metadata {
+        if matches!(value.node()?, Node::Object(_) | Node::Array(_)) {
+            return Err(Error::invalid(format!("metadata is filtered by scalars, but {name:?} is to equal {value}")));
+        }
+    }
+    Ok(())
+}
+
+fn matches(read: &dyn Read, env: &Env<'_>, query: &ListSessions, row: &SessionRow) -> Result<bool> {
+    if query.label.as_ref().is_some_and(|label| !row.labels.contains(label)) {
+        return Ok(false);
+    }
+    if !query.metadata.is_empty() {
+        let metadata = row.metadata.node()?;
+        let has = |(name, value): (&String, &Json)| Ok::<_, Error>(metadata.get(name) == Some(&value.node()?));
+        for pair in &query.metadata {
+            if !has(pair)? {
+                return Ok(false);
+            }
+        }
+    }
+    match query.status {
+        None => Ok(true),
+        Some(wanted) => Ok(status(read, env, row)? == wanted),
+    }
+}

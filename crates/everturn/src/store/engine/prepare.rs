@@ -1,0 +1,380 @@
+//! Making a record ready before anybody waits for it.
+//!
+//! Hashing, comparing and compressing happen on the caller's thread. What is left for the writer is to check that the
+//! record still follows the point it was made for, and to store it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::body::{
+    ArtifactBody, BeginBody, Body, CustomBody, EndBody, PutBody, SpliceBody, ViewBody, encode,
+};
+use super::fold::artifact_digests_after;
+use crate::artifact::Artifact;
+use crate::digest::{Digest, of_artifacts};
+use crate::event::Event;
+use crate::json::{Json, Node};
+use crate::message::Message;
+use crate::patch::Patch;
+use crate::state::{PointState, Scope, StateDelta, Tip, refuse_prefixed, split_key};
+use crate::store::Limits;
+use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry, ViewChange};
+use crate::{Error, InvocationId, Result, Usage};
+
+/// Patches of custom state that may follow each other before it is written whole again: what a read has to apply.
+const MAX_PATCHES: u64 = 128;
+
+/// What a record is made of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) changes: Changes,
+    /// State to change after the events, by prefixed key.
+    pub(crate) state: StateDelta,
+    pub(crate) begin: Option<BeginBody>,
+    pub(crate) invocation: Option<InvocationId>,
+    pub(crate) end: Option<EndBody>,
+    pub(crate) admin: Option<Json>,
+}
+
+/// A record that is ready to be stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    /// The point it was made for, if it depends on one.
+    pub(crate) base: Option<u64>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) text: String,
+    splice: Option<(u64, Digest)>,
+    messages: Vec<Digest>,
+    pub(crate) custom: Option<PreparedCustom>,
+    artifacts: Option<Digest>,
+    pub(crate) puts: Vec<PreparedPut>,
+    view: Option<Digest>,
+    schema: Option<u64>,
+    pub(crate) usage: Usage,
+    pub(crate) width: u64,
+    /// What it says about `app:` and `user:`, with prefixes.
+    pub(crate) scopes: StateDelta,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedCustom {
+    pub(crate) value: Option<Json>,
+    digest: Digest,
+    /// The bytes of the patch; nothing when it is written whole.
+    patch: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PreparedPut {
+    pub(crate) name: Option<String>,
+    pub(crate) digest: Digest,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) content: Arc<Artifact>,
+}
+
+impl Draft {
+    pub(crate) fn of(changes: Changes) -> Self {
+        Self { changes, ..Self::default() }
+    }
+
+    /// Whether the record can only be made knowing the state it follows.
+    pub(crate) fn needs_base(&self) -> bool {
+        let session_key = |key: &String| split_key(key).0 == Scope::Session;
+        let touches = |event: &Event| {
+            !event.partial && (event.state_delta.keys().any(session_key) || event.state_removed.iter().any(session_key))
+        };
+        let changes = &self.changes;
+        changes.splice.is_some()
+            || changes.custom.is_some()
+            || !changes.artifacts.is_empty()
+            || changes.events.iter().any(touches)
+            || self.state.set.keys().any(session_key)
+            || self.state.remove.iter().any(session_key)
+    }
+
+    /// Makes the record. The base is the state it follows; it may be left out when it is not needed.
+    pub(crate) fn prepare(&self, base: Option<&PointState>, limits: &Limits) -> Result<Prepared> {
+        let needs_base = self.needs_base();
+        let base = base.filter(|_| needs_base);
+        if needs_base && base.is_none() {
+            return Err(Error::internal("a record was prepared without the state it follows"));
+        }
+        let mut body = Body {
+            begin: self.begin.clone(),
+            invocation: self.invocation.clone(),
+            end: self.end.clone(),
+            admin: self.admin.clone(),
+            tools: self.changes.tools.clone(),
+            usage: self.changes.usage,
+            ..Body::default()
+        };
+        check_tools(&body.tools)?;
+        let mut parts = Parts::default();
+        if let Some(splice) = &self.changes.splice {
+            parts.splice(splice, base, &mut body)?;
+        }
+        parts.usage = self.changes.usage;
+        for event in self.changes.events.iter().filter(|event| !event.partial) {
+            parts.event(event, &mut body)?;
+        }
+        parts.delta(&self.state)?;
+        let custom = parts.custom(&self.changes, base, limits)?;
+        let custom = custom.map(|(custom, stored)| {
+            body.custom = Some(stored);
+            custom
+        });
+        let (puts, artifacts) = put_artifacts(&self.changes.artifacts, base, &mut body, limits)?;
+        let view = match &self.changes.view {
+            None => None,
+            Some(ViewChange::Clear) => {
+                body.view = Some(ViewBody::Clear(true));
+                Some(Digest::ABSENT)
+            }
+            Some(ViewChange::Set(view)) => {
+                let digest = Digest::of_json(&Json::from_value(view)?)?;
+                body.view = Some(ViewBody::Set(view.clone()));
+                Some(digest)
+            }
+        };
+        let text = body.text()?;
+        limit("a record", text.len(), limits.body)?;
+        Ok(Prepared {
+            base: base.map(|state| state.point.seq()),
+            bytes: encode(&text)?,
+            text,
+            splice: parts.splice,
+            messages: parts.messages,
+            custom,
+            artifacts,
+            puts,
+            view,
+            schema: self.changes.schema_version,
+            usage: parts.usage,
+            width: (body.events.len() as u64).max(1),
+            scopes: parts.scopes,
+        })
+    }
+}
+
+fn limit(what: &str, size: usize, most: usize) -> Result<()> {
+    if size <= most {
+        return Ok(());
+    }
+    Err(Error::too_large(format!("{what} has {size} bytes, {most} is the limit: send less, or raise the store's limit")))
+}
+
+fn check_tools(tools: &[ToolEntry]) -> Result<()> {
+    match tools.iter().find(|entry| entry.call.is_empty() || entry.name.is_empty()) {
+        Some(_) => Err(Error::invalid("a tool call needs an id and the tool's name")),
+        None => Ok(()),
+    }
+}
+
+/// What is gathered from a draft on the way.
+#[derive(Default)]
+struct Parts {
+    splice: Option<(u64, Digest)>,
+    messages: Vec<Digest>,
+    usage: Usage,
+    scopes: StateDelta,
+    session: Vec<StateDelta>,
+}
+
+impl Parts {
+    fn splice(&mut self, splice: &Splice, base: Option<&PointState>, body: &mut Body) -> Result<()> {
+        let Some(base) = base else { return Ok(()) };
+        let keep = usize::try_from(splice.keep).unwrap_or(usize::MAX);
+        if keep > base.messages.len() {
+            return Err(Error::invalid(format!(
+                "cannot keep {keep} messages: there are only {}",
+                base.messages.len()
+            )));
+        }
+        let messages = self.messages(&splice.messages)?;
+        self.splice = Some((splice.keep, base.messages.chain_at(keep)?));
+        body.splice = Some(SpliceBody { keep: splice.keep, messages });
+        Ok(())
+    }
+
+    fn messages(&mut self, messages: &[Message]) -> Result<Vec<Message>> {
+        messages
+            .iter()
+            .map(|message| {
+                let message = message.clone().without_snapshot_id()?;
+                self.messages.push(Digest::of_json_text(message.as_str())?);
+                Ok(message)
+            })
+            .collect()
+    }
+
+    fn event(&mut self, event: &Event, body: &mut Body) -> Result<()> {
+        let mut stored = event.clone();
+        // Where an event stands is the store's to say.
+        stored.seq = 0;
+        stored.turn_index = None;
+        stored.messages = self.messages(&event.messages)?;
+        stored.state_delta.retain(|key, _| split_key(key).0 != Scope::Temp);
+        stored.state_removed.retain(|key| split_key(key).0 != Scope::Temp);
+        let delta = StateDelta { set: stored.state_delta.clone(), remove: stored.state_removed.clone() };
+        self.delta(&delta)?;
+        if let Some(usage) = &event.usage {
+            self.usage.add(usage);
+        }
+        body.events.push(stored);
+        Ok(())
+    }
+
+    fn delta(&mut self, delta: &StateDelta) -> Result<()> {
+        if let Some(key) = delta.set.keys().chain(&delta.remove).find(|key| split_key(key).1.is_empty()) {
+            return Err(Error::invalid(format!("the state key {key:?} has no name: put one behind the prefix")));
+        }
+        if delta.set.keys().any(|key| delta.remove.contains(key)) {
+            return Err(Error::invalid("a state delta sets and removes the same key: leave one out"));
+        }
+        for scope in [Scope::App, Scope::User] {
+            let part = delta.of_scope(scope);
+            let prefixed = |key: &String| format!("{}{key}", scope.prefix());
+            let part = StateDelta {
+                set: part.set.iter().map(|(key, value)| (prefixed(key), value.clone())).collect::<BTreeMap<_, _>>(),
+                remove: part.remove.iter().map(prefixed).collect(),
+            };
+            self.scopes.then(&part);
+        }
+        let session = delta.of_scope(Scope::Session);
+        if !session.is_empty() {
+            self.session.push(session);
+        }
+        Ok(())
+    }
+
+    /// The custom state after everything the draft says about it, and how to store the difference.
+    fn custom(
+        &self,
+        changes: &Changes,
+        base: Option<&PointState>,
+        limits: &Limits,
+    ) -> Result<Option<(PreparedCustom, CustomBody)>> {
+        if changes.custom.is_none() && self.session.is_empty() {
+            return Ok(None);
+        }
+        let Some(base) = base else { return Ok(None) };
+        let before = base.custom.as_ref().map(Json::node).transpose()?;
+        let (value, node) = match &changes.custom {
+            Some(CustomChange::Set(json)) => {
+                let node = json.node()?;
+                refuse_prefixed(&node)?;
+                (Some(json.clone()), Some(node))
+            }
+            Some(CustomChange::Clear) => (None, None),
+            None => {
+                let mut node = before.clone();
+                self.session.iter().try_for_each(|delta| delta.apply_to(&mut node))?;
+                (node.as_ref().map(|node| Json::trusted(node.print())), node)
+            }
+        };
+        let Some((value, node)) = value.zip(node) else {
+            let cleared = PreparedCustom { value: None, digest: Digest::ABSENT, patch: None };
+            return Ok(base.custom.is_some().then_some((cleared, CustomBody::Clear(true))));
+        };
+        limit("the custom state", value.as_str().len(), limits.custom)?;
+        if before.as_ref() == Some(&node) {
+            return Ok(None);
+        }
+        let digest = Digest::of_json(&value)?;
+        let patch = before.and_then(|before| short_patch(&base.tip, &before, &node, value.as_str().len()));
+        Ok(Some(match patch {
+            Some(patch) => {
+                let custom = PreparedCustom { value: Some(value), digest, patch: Some(patch.as_str().len() as u64) };
+                (custom, CustomBody::Patch(patch))
+            }
+            None => {
+                let custom = PreparedCustom { value: Some(value.clone()), digest, patch: None };
+                (custom, CustomBody::Set(value))
+            }
+        }))
+    }
+}
+
+/// The patch, if storing it is better than storing the whole: shorter, and not one too many to read.
+fn short_patch(tip: &Tip, before: &Node, after: &Node, whole: usize) -> Option<Json> {
+    if tip.patches >= MAX_PATCHES {
+        return None;
+    }
+    let patch = Patch::between(before, after).to_string();
+    let total = tip.patch_bytes + patch.len() as u64;
+    (total < whole as u64).then(|| Json::trusted(patch))
+}
+
+type Puts = (Vec<PreparedPut>, Option<Digest>);
+
+fn put_artifacts(
+    changes: &[ArtifactChange],
+    base: Option<&PointState>,
+    body: &mut Body,
+    limits: &Limits,
+) -> Result<Puts> {
+    let Some(base) = base.filter(|_| !changes.is_empty()) else { return Ok((Vec::new(), None)) };
+    let mut puts = Vec::new();
+    for change in changes {
+        body.artifacts.push(match change {
+            ArtifactChange::Clear => ArtifactBody::Clear(true),
+            ArtifactChange::Remove(name) => ArtifactBody::Remove(name.clone()),
+            ArtifactChange::Put(artifact) => {
+                artifact.check()?;
+                let json = Json::from_value(artifact)?;
+                limit("an artifact", json.as_str().len(), limits.body)?;
+                let digest = Digest::of_json(&json)?;
+                puts.push(PreparedPut {
+                    name: artifact.name.clone(),
+                    digest,
+                    bytes: encode(json.as_str())?,
+                    content: Arc::new(artifact.clone()),
+                });
+                ArtifactBody::Put(PutBody { name: artifact.name.clone(), digest })
+            }
+        });
+    }
+    let digests = artifact_digests_after(base, &body.artifacts);
+    Ok((puts, Some(of_artifacts(&digests))))
+}
+
+impl Prepared {
+    /// What the record leaves behind it, given what came before.
+    pub(crate) fn tip_after(&self, base: &Tip) -> Tip {
+        let mut tip = base.clone();
+        if let Some((keep, chain)) = self.splice {
+            tip.messages = keep;
+            tip.digests.chain = chain;
+        }
+        tip.messages += self.messages.len() as u64;
+        tip.digests.chain = self.messages.iter().fold(tip.digests.chain, |chain, next| chain.chain(*next));
+        if let Some(custom) = &self.custom {
+            tip.digests.custom = custom.digest;
+            match custom.patch {
+                Some(bytes) => {
+                    tip.patches += 1;
+                    tip.patch_bytes += bytes;
+                }
+                None => (tip.patches, tip.patch_bytes) = (0, 0),
+            }
+        }
+        if let Some(artifacts) = self.artifacts {
+            tip.digests.artifacts = artifacts;
+        }
+        if let Some(view) = self.view {
+            tip.digests.view = view;
+        }
+        if let Some(schema) = self.schema {
+            tip.schema = schema;
+        }
+        tip.usage.add(&self.usage);
+        tip
+    }
+
+    /// The tip after a record outside turns, which counts as an opportunity for a snapshot if it is one.
+    pub(crate) fn edit_tip(&self, base: &Tip, opportunity: bool) -> Tip {
+        let mut tip = self.tip_after(base);
+        tip.index += u64::from(opportunity);
+        tip
+    }
+}

@@ -1,0 +1,98 @@
+//! Waiting: for a branch, in order; and for news of a session.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{Notify, OwnedMutexGuard};
+
+/// Fair locks by name, kept only while somebody wants them.
+#[derive(Debug)]
+pub(crate) struct Queues<K>(Arc<Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>>);
+
+impl<K> Clone for Queues<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K> Default for Queues<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+/// A place at the front of a queue.
+pub(crate) struct Front<K: Eq + Hash> {
+    guard: Option<OwnedMutexGuard<()>>,
+    lock: Option<Arc<tokio::sync::Mutex<()>>>,
+    key: K,
+    queues: Queues<K>,
+}
+
+impl<K: Eq + Hash + Clone> Queues<K> {
+    /// Waits for one's turn, first come first served.
+    pub(crate) async fn enter(&self, key: K) -> Front<K> {
+        let lock = {
+            let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let slot = map.entry(key.clone()).or_default();
+            match slot.upgrade() {
+                Some(lock) => lock,
+                None => {
+                    let lock = Arc::new(tokio::sync::Mutex::new(()));
+                    *slot = Arc::downgrade(&lock);
+                    lock
+                }
+            }
+        };
+        let mut front = Front { guard: None, lock: Some(lock.clone()), key, queues: self.clone() };
+        front.guard = Some(lock.lock_owned().await);
+        front
+    }
+}
+
+impl<K: Eq + Hash> Drop for Front<K> {
+    fn drop(&mut self) {
+        self.guard = None;
+        let mut map = self.queues.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.lock = None;
+        if map.get(&self.key).is_some_and(|lock| lock.strong_count() == 0) {
+            map.remove(&self.key);
+        }
+    }
+}
+
+/// News by session number, for those in this process who wait for it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct News(Arc<Mutex<HashMap<u64, Weak<Notify>>>>);
+
+impl News {
+    /// Something that is told of each write to the session, from now on.
+    pub(crate) fn of(&self, num: u64) -> Arc<Notify> {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.len() > 1024 {
+            map.retain(|_, notify| notify.strong_count() > 0);
+        }
+        let slot = map.entry(num).or_default();
+        slot.upgrade().unwrap_or_else(|| {
+            let notify = Arc::new(Notify::new());
+            *slot = Arc::downgrade(&notify);
+            notify
+        })
+    }
+
+    pub(crate) fn tell(&self, num: u64) {
+        let notify = {
+            let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match map.get(&num).map(Weak::upgrade) {
+                None => return,
+                Some(None) => {
+                    map.remove(&num);
+                    return;
+                }
+                Some(Some(notify)) => notify,
+            }
+        };
+        notify.notify_waiters();
+    }
+}

@@ -1,0 +1,228 @@
+//! The store's file: finding it, checking it, opening connections to it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::{Durability, failure};
+use crate::{Error, Result};
+
+/// "EvTn": what marks a SQLite file as ours.
+const APPLICATION_ID: i32 = 0x4576_546e;
+/// What the file's format is called; raised with each migration.
+const FORMAT: i32 = 1;
+/// Before this, SQLite could corrupt a file when its log was reset under another process.
+const OLDEST_SQLITE: i32 = 3_051_003;
+pub(super) const PAGE_SIZE: u32 = 8192;
+/// Migrations by the format they lead to.
+const MIGRATIONS: [&str; FORMAT as usize] = [include_str!("schema.sql")];
+
+#[derive(Debug)]
+pub(super) struct StoreFile {
+    path: PathBuf,
+    vfs: Option<String>,
+    durability: Durability,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    Write,
+    Read,
+}
+
+impl StoreFile {
+    /// Finds the file, creating it and its directory where they are missing, and makes sure that it is ours.
+    pub(super) fn prepare(path: &Path, vfs: Option<String>, durability: Durability) -> Result<Self> {
+        if rusqlite::version_number() < OLDEST_SQLITE {
+            return Err(Error::unsupported(format!(
+                "SQLite {} can corrupt a shared file: build with 3.51.3 or newer",
+                rusqlite::version()
+            )));
+        }
+        let path = expand_home(path)?;
+        let unusable = |what: &str, at: &Path, error: io::Error| {
+            Error::unavailable(format!("cannot {what} {}: check the path and its permissions", at.display()))
+                .with_source(error)
+        };
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            create_private_dir(directory).map_err(|e| unusable("create the directory", directory, e))?;
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&path).map_err(|e| unusable("open the store", &path, e))?;
+        if !file.metadata().map_err(|e| unusable("read the store", &path, e))?.is_file() {
+            return Err(Error::invalid(format!("{} is not a file: name the file to keep sessions in", path.display())));
+        }
+        check_header(&path, &mut file)?;
+        // SQLite must see the same path however it was written, or two handles would lock two files.
+        let path = fs::canonicalize(&path).map_err(|e| unusable("resolve", &path, e))?;
+        Ok(Self { path, vfs, durability })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path with something appended to the file's name.
+    pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        name.into()
+    }
+
+    pub(super) fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    pub(super) fn connect(&self, access: Access) -> Result<Connection> {
+        let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags |= match access {
+            Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+            // A log left by a crash is recovered by whoever reads first, which needs the right to write.
+            Access::Read => OpenFlags::SQLITE_OPEN_READ_WRITE,
+        };
+        let conn = match &self.vfs {
+            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.as_str()),
+            None => Connection::open_with_flags(&self.path, flags),
+        }
+        .map_err(|e| failure(e, "open"))?;
+        let setup = || -> rusqlite::Result<()> {
+            conn.busy_timeout(std::time::Duration::from_secs(30))?;
+            conn.set_prepared_statement_cache_capacity(128);
+            conn.pragma_update(None, "page_size", PAGE_SIZE)?;
+            conn.pragma_update(None, "temp_store", "memory")?;
+            conn.pragma_update(None, "cache_size", -8192)?;
+            // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
+            conn.pragma_update(None, "secure_delete", true)?;
+            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+            conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
+            if access == Access::Read {
+                conn.pragma_update(None, "query_only", true)?;
+            }
+            Ok(())
+        };
+        setup().map_err(|e| failure(e, "open"))?;
+        Ok(conn)
+    }
+
+    /// Brings the file to the current format. Safe while other processes do the same.
+    pub(super) fn migrate(&self) -> Result<()> {
+        let mut conn = self.connect(Access::Write)?;
+        let read = |conn: &Connection, pragma: &str| -> Result<i32> {
+            conn.pragma_query_value(None, pragma, |row| row.get(0)).map_err(|e| failure(e, "open"))
+        };
+        let format = read(&conn, "user_version")?;
+        if format == FORMAT && read(&conn, "application_id")? == APPLICATION_ID {
+            return Ok(());
+        }
+        let mode: String =
+            conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(|e| failure(e, "open"))?;
+        if mode != "wal" {
+            return Err(Error::unavailable(format!(
+                "{} cannot be shared between processes: put it on a local disk",
+                self.path.display()
+            )));
+        }
+        conn.pragma_update(None, "synchronous", "full").map_err(|e| failure(e, "open"))?;
+        let tx = conn
+            .transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)
+            .map_err(|e| failure(e, "migrate"))?;
+        let (format, application) = (read(&tx, "user_version")?, read(&tx, "application_id")?);
+        let tables: i64 =
+            tx.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|e| failure(e, "open"))?;
+        if application != APPLICATION_ID && (application != 0 || format != 0 || tables != 0) {
+            return Err(foreign(&self.path));
+        }
+        if format > FORMAT {
+            return Err(newer(&self.path, format));
+        }
+        for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(format).unwrap_or(0)) {
+            tracing::info!(to = step + 1, "migrating the store's file");
+            tx.execute_batch(sql).map_err(|e| failure(e, "migrate"))?;
+        }
+        tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
+        tx.pragma_update(None, "user_version", FORMAT).map_err(|e| failure(e, "migrate"))?;
+        tx.commit().map_err(|e| failure(e, "migrate"))
+    }
+}
+
+fn foreign(path: &Path) -> Error {
+    Error::invalid(format!(
+        "{} is another program's database, not an Everturn store: name another file, it was not changed",
+        path.display()
+    ))
+}
+
+fn newer(path: &Path, format: i32) -> Error {
+    Error::unsupported(format!(
+        "{} has format {format}, this program knows up to {FORMAT}: upgrade Everturn, the file was not changed",
+        path.display()
+    ))
+}
+
+/// Looks at the first bytes before SQLite may touch the file.
+fn check_header(path: &Path, file: &mut fs::File) -> Result<()> {
+    let unreadable = |e: io::Error| Error::unavailable(format!("cannot read {}", path.display())).with_source(e);
+    let size = file.metadata().map_err(unreadable)?.len();
+    if size == 0 {
+        return Ok(());
+    }
+    let mut header = [0u8; 100];
+    let whole = file.read_exact(&mut header);
+    if whole.is_err() || !header.starts_with(b"SQLite format 3\0") {
+        return Err(Error::invalid(format!(
+            "{} is not an Everturn store: name another file, it was not changed",
+            path.display()
+        )));
+    }
+    let number = |at: usize| {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&header[at..at + 4]);
+        u32::from_be_bytes(bytes)
+    };
+    let wal = fs::metadata(StoreFile::beside(path, "-wal")).map_or(0, |meta| meta.len());
+    if wal > 0 {
+        // The log may hold a newer header; SQLite will read both.
+        return Ok(());
+    }
+    let (application, format) = (number(68), number(60));
+    if application != APPLICATION_ID as u32 && !(application == 0 && format == 0 && number(28) <= 1) {
+        return Err(foreign(path));
+    }
+    if format > FORMAT as u32 {
+        return Err(newer(path, i32::try_from(format).unwrap_or(i32::MAX)));
+    }
+    let page = match u16::from_be_bytes([header[16], header[17]]) {
+        1 => 65_536,
+        page => u64::from(page),
+    };
+    if size < page * u64::from(number(28)) {
+        return Err(Error::corrupt(format!(
+            "{} is cut short: {size} bytes are there, {} are missing; restore it from a backup",
+            path.display(),
+            page * u64::from(number(28)) - size
+        )));
+    }
+    Ok(())
+}
+
+fn expand_home(path: &Path) -> Result<PathBuf> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(path.to_owned()) };
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let home = home.ok_or_else(|| Error::invalid("the path begins with `~/`, but HOME is not set: write it out"))?;
+    Ok(Path::new(&home).join(rest))
+}
+
+/// Creates a directory that nobody else can look into; one that exists is left as it is.
+pub(super) fn create_private_dir(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}

@@ -1,0 +1,285 @@
+//! Sessions in one SQLite file: the embedded default.
+//!
+//! One thread writes and batches what queued up while it was busy; a few others read, each from one consistent moment;
+//! one moves the log into the file in the background. Several processes may open the same file: they take turns by a
+//! lock around each batch, and no "database is locked" reaches a caller. `docs/format.md` says what is in the file.
+
+mod checkpoint;
+mod codec;
+mod file;
+mod owner;
+mod readers;
+mod rows;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::Watch;
+use super::engine::{Backend, Config, Ctx, Engine, Env, Read, Sync, engine_store};
+use super::request::*;
+use crate::clock::Clock;
+use crate::event::Event;
+use crate::session::{SessionKey, SessionRecord};
+use crate::snapshot::Snapshot;
+use crate::state::{PointState, ScopedState};
+use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
+use crate::{AppName, Error, ErrorKind, Result, SnapshotId, TurnId, UserId};
+
+use checkpoint::Checkpointer;
+use file::StoreFile;
+use owner::Owners;
+use readers::Readers;
+use writer::Writer;
+
+/// What an acknowledged end or commit survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// A killed process loses nothing; a power cut or a crashed machine loses nothing either. Each acknowledgement
+    /// waits for the disk, shared by all turns that end at about the same time.
+    #[default]
+    PowerSafe,
+    /// A killed process loses nothing; a power cut may lose the last turns that were acknowledged, whole turns and in
+    /// order, and leaves the store consistent.
+    ProcessSafe,
+}
+
+/// A store in one SQLite file.
+///
+/// Clones are handles on the same store. When the last one is dropped, its turns that are still running count as dead
+/// at once, for every process.
+///
+/// ```
+/// use everturn::store::{CreateSession, SqliteStore, Store};
+/// use everturn::SessionKey;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> everturn::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("sessions.db");
+/// let store = SqliteStore::open(&path)?;
+/// let key = SessionKey::of("shop", "ann", "order-42")?;
+/// store.create(CreateSession::at(key.clone()).title("Where is my order?")).await?;
+/// drop(store);
+///
+/// let store = SqliteStore::open(&path)?;
+/// assert_eq!(store.session(&key).await?.unwrap().title.as_deref(), Some("Where is my order?"));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteStore(Engine<Sqlite>);
+
+/// How a [`SqliteStore`] is opened.
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    path: PathBuf,
+    durability: Durability,
+    vfs: Option<String>,
+    readers: usize,
+    config: Config,
+}
+
+impl SqliteOptions {
+    /// A store at a path; a leading `~/` is the home directory. The directory and the file are created if they are
+    /// missing, readable by nobody else.
+    #[must_use]
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_owned(),
+            durability: Durability::default(),
+            vfs: None,
+            readers: 2,
+            config: Config::default(),
+        }
+    }
+
+    /// What an acknowledged write survives.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Where time and fresh ids come from.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.config.clock = clock;
+        self
+    }
+
+    /// How long a writer may be silent before it is taken for dead. One whose process is gone is dead at once.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.config.lease = lease;
+        self
+    }
+
+    /// How often changes by other processes are looked for.
+    #[must_use]
+    pub fn poll(mut self, poll: Duration) -> Self {
+        self.config.poll = poll;
+        self
+    }
+
+    /// What is refused as too large.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.config.limits = limits;
+        self
+    }
+
+    /// How many bytes of decoded state are kept at hand.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.config.cache_bytes = bytes;
+        self
+    }
+
+    /// How many threads read, at least one.
+    #[must_use]
+    pub fn readers(mut self, readers: usize) -> Self {
+        self.readers = readers.max(1);
+        self
+    }
+
+    /// The SQLite VFS to go through, by name, instead of the default one. It must be registered already.
+    #[must_use]
+    pub fn vfs(mut self, name: impl Into<String>) -> Self {
+        self.vfs = Some(name.into());
+        self
+    }
+
+    /// Opens the store.
+    ///
+    /// Refused: a directory that cannot be written (`Unavailable`), a file that is something else (`Invalid`), of a
+    /// newer format (`Unsupported`), or damaged (`Corrupt`). None of them is changed.
+    pub fn open(self) -> Result<SqliteStore> {
+        let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability)?);
+        file.migrate()?;
+        let owners = Arc::new(Owners::register(file.path(), &self.config.clock.uuid().to_string())?);
+        let circumstances = Arc::new(Circumstances {
+            clock: self.config.clock.clone(),
+            lease: u64::try_from(self.config.lease.as_micros()).unwrap_or(u64::MAX),
+            owners,
+            closed: Mutex::new(None),
+        });
+        let checkpointer = Checkpointer::start(file.clone());
+        let writer = Writer::start(file.clone(), circumstances.clone(), checkpointer.clone())?;
+        let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
+        let sqlite = Sqlite { writer, readers, circumstances };
+        Ok(SqliteStore(Engine::new(sqlite, self.config)))
+    }
+}
+
+impl SqliteStore {
+    /// Opens a store with the default options.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        SqliteOptions::new(path).open()
+    }
+}
+
+engine_store!(SqliteStore);
+
+#[derive(Debug)]
+struct Sqlite {
+    writer: Writer,
+    readers: Readers,
+    circumstances: Arc<Circumstances>,
+}
+
+/// What rules need to know beside the rows; shared by all threads of a store.
+#[derive(Debug)]
+struct Circumstances {
+    clock: Arc<dyn Clock>,
+    lease: u64,
+    owners: Arc<Owners>,
+    /// Why the store is closed, after a failure that leaves it unknown what is on disk.
+    closed: Mutex<Option<String>>,
+}
+
+impl Circumstances {
+    fn with_env<T>(&self, run: impl FnOnce(&Env<'_>) -> T) -> T {
+        run(&Env {
+            now: self.clock.now(),
+            uptime: u64::try_from(self.clock.uptime().as_micros()).unwrap_or(u64::MAX),
+            boot: self.clock.boot_id(),
+            owner: self.owners.me(),
+            lease: self.lease,
+            holds_lock: &|owner| self.owners.holds_lock(owner),
+        })
+    }
+
+    fn check_open(&self) -> Result<()> {
+        match &*self.closed.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some(why) => Err(Error::unavailable(format!(
+                "the store closed itself after a failed write ({why}): see to the disk, then reopen the store"
+            ))),
+        }
+    }
+
+    fn close(&self, why: &Error) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_string());
+    }
+
+    fn open(&self) {
+        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Backend for Sqlite {
+    async fn write<T, F>(&self, sync: Sync, rule: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
+    {
+        self.writer.run(sync, rule).await
+    }
+
+    async fn read<T, F>(&self, reader: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
+    {
+        self.circumstances.check_open()?;
+        self.readers.run(reader).await
+    }
+
+    async fn scrub(&self) -> Result<()> {
+        self.writer.scrub().await
+    }
+
+    async fn reopen(&self) -> Result<()> {
+        self.readers.reopen();
+        self.writer.reopen().await
+    }
+}
+
+/// The marker of an error after which nobody knows what is on disk.
+const POISON: &str = "the disk failed";
+
+/// What SQLite said, as the caller needs to know it.
+fn failure(error: rusqlite::Error, doing: &str) -> Error {
+    use rusqlite::ErrorCode;
+    let code = error.sqlite_error_code();
+    let (kind, text) = match code {
+        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full: make room, then try again".to_owned()),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, format!("{POISON} while the store was to {doing}")),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            (ErrorKind::Corrupt, "the store's file is damaged: restore it from a backup".to_owned())
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Unavailable, "the store's file is locked by another program: close that one".to_owned())
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            (ErrorKind::Unavailable, "the store's file cannot be written: check its permissions".to_owned())
+        }
+        Some(ErrorCode::TooBig) => (ErrorKind::TooLarge, "a record is too large for the store's file".to_owned()),
+        _ => (ErrorKind::Internal, format!("SQLite failed to {doing}")),
+    };
+    Error::new(kind, text).with_source(error)
+}
+
+fn is_poison(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && error.message().starts_with(POISON)
+}

@@ -1,0 +1,191 @@
+-- Each statement under its name. Parameters only; nothing is ever pasted into a statement.
+
+-- find_session
+SELECT * FROM session WHERE app = ?1 AND user = ?2 AND id = ?3 AND deleted = 0;
+-- session
+SELECT * FROM session WHERE num = ?1;
+-- deleted_sessions
+SELECT * FROM session WHERE deleted = 1 ORDER BY num;
+-- tree_sessions
+SELECT * FROM session WHERE tree = ?1 ORDER BY num;
+-- last_num
+SELECT seq FROM sqlite_sequence WHERE name = 'session';
+-- update_session
+UPDATE session SET agent = ?2, title = ?3, labels = ?4, metadata = ?5, updated_at = ?6, next_seq = ?7, head_seq = ?8,
+    head_num = ?9, head_segment = ?10, head_tail = ?11, head_lease = ?12, head_turns = ?13, usage = ?14,
+    interrupted = ?15, updated_pos = ?16
+WHERE num = ?1;
+-- insert_session
+INSERT INTO session (num, agent, title, labels, metadata, updated_at, next_seq, head_seq, head_num, head_segment,
+    head_tail, head_lease, head_turns, usage, interrupted, updated_pos, tree, app, user, id, created_at, inherited,
+    forked_id, forked_seq, deleted, created_pos, listed_pos)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
+    0, ?25, ?25);
+-- mark_deleted
+UPDATE session SET deleted = 1 WHERE num = ?1;
+-- remove_session
+DELETE FROM session WHERE num = ?1;
+
+-- record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+WHERE num = ?1 AND seq = ?2;
+-- meta
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record WHERE num = ?1 AND seq = ?2;
+-- scan_all
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq;
+-- scan_all_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq DESC;
+-- scan_segment
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq;
+-- scan_segment_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq DESC;
+-- metas_all
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq;
+-- metas_all_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq DESC;
+-- metas_segment
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq;
+-- metas_segment_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq DESC;
+-- named_all
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND named = 1 ORDER BY seq;
+-- named_all_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND named = 1 ORDER BY seq DESC;
+-- named_segment
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 AND named = 1 ORDER BY seq;
+-- named_segment_newest
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 AND named = 1 ORDER BY seq DESC;
+-- append
+INSERT INTO record (pos, num, seq, segment, named, kind, turn, attempt, event, width, at, snapshot, tip, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
+-- last_pos
+SELECT max(pos) FROM record;
+-- pos_at
+SELECT pos FROM record WHERE num = ?1 AND pos <= ?2 ORDER BY seq DESC LIMIT 1;
+-- removable_records
+SELECT pos, snapshot FROM record WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq LIMIT ?5;
+-- remove_record
+DELETE FROM record WHERE pos = ?1;
+
+-- segment
+SELECT id, num, parent_num, parent_segment, parent_seq FROM segment WHERE id = ?1;
+-- segments
+SELECT id, num, parent_num, parent_segment, parent_seq FROM segment WHERE num = ?1 ORDER BY id;
+-- new_segment
+INSERT INTO segment (num, parent_num, parent_segment, parent_seq) VALUES (?1, ?2, ?3, ?4);
+-- remove_segments
+DELETE FROM segment WHERE num = ?1;
+
+-- branch
+SELECT name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns FROM branch WHERE num = ?1 AND name = ?2;
+-- branches
+SELECT name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns FROM branch WHERE num = ?1 ORDER BY name;
+-- put_branch
+INSERT INTO branch (num, name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (num, name) DO UPDATE SET head_seq = excluded.head_seq, head_num = excluded.head_num,
+    head_segment = excluded.head_segment, head_tail = excluded.head_tail, head_lease = excluded.head_lease,
+    head_turns = excluded.head_turns;
+-- delete_branch
+DELETE FROM branch WHERE num = ?1 AND name = ?2;
+-- remove_branches
+DELETE FROM branch WHERE num = ?1;
+
+-- turn
+SELECT row FROM turn WHERE num = ?1 AND begin = ?2;
+-- turns
+SELECT row FROM turn WHERE num = ?1 ORDER BY begin;
+-- all_turns
+SELECT row FROM turn ORDER BY num, begin;
+-- put_turn
+INSERT INTO turn (num, begin, row) VALUES (?1, ?2, ?3) ON CONFLICT (num, begin) DO UPDATE SET row = excluded.row;
+-- delete_turn
+DELETE FROM turn WHERE num = ?1 AND begin = ?2;
+-- remove_turns
+DELETE FROM turn WHERE num = ?1;
+
+-- key
+SELECT turn, payload FROM turn_key WHERE num = ?1 AND key = ?2;
+-- put_key
+INSERT INTO turn_key (num, key, turn, payload) VALUES (?1, ?2, ?3, ?4);
+-- remove_keys
+DELETE FROM turn_key WHERE num = ?1;
+
+-- snapshot
+SELECT id, num, seq, parent, digest, idx, turn_index, event, status, finish, error, created_at, updated_at, label, turn
+FROM snapshot WHERE id = ?1;
+-- put_snapshot
+INSERT OR REPLACE INTO snapshot
+    (id, num, seq, parent, digest, idx, turn_index, event, status, finish, error, created_at, updated_at, label, turn)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15);
+-- remove_snapshot
+DELETE FROM snapshot WHERE id = ?1;
+
+-- scope
+SELECT key, value FROM scope WHERE scope = ?1 AND app = ?2 AND user = ?3 ORDER BY key;
+-- set_scope
+INSERT INTO scope (scope, app, user, key, value) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (scope, app, user, key) DO UPDATE SET value = excluded.value;
+-- remove_scope
+DELETE FROM scope WHERE scope = ?1 AND app = ?2 AND user = ?3 AND key = ?4;
+
+-- artifacts
+SELECT name, version, digest, seq FROM artifact WHERE num = ?1 ORDER BY name, version;
+-- artifacts_named
+SELECT name, version, digest, seq FROM artifact WHERE num = ?1 AND name = ?2 ORDER BY version;
+-- put_artifact
+INSERT INTO artifact (num, name, version, digest, seq) VALUES (?1, ?2, ?3, ?4, ?5);
+-- remove_artifacts
+DELETE FROM artifact WHERE num = ?1;
+-- blob
+SELECT body FROM blob WHERE tree = ?1 AND digest = ?2;
+-- has_blobs
+SELECT EXISTS (SELECT 1 FROM blob WHERE tree = ?1);
+-- put_blob
+INSERT OR IGNORE INTO blob (tree, digest, body) VALUES (?1, ?2, ?3);
+-- blob_digests
+SELECT digest FROM blob WHERE tree = ?1;
+-- remove_blob
+DELETE FROM blob WHERE tree = ?1 AND digest = ?2;
+
+-- fact
+SELECT value FROM fact WHERE name = ?1;
+-- set_fact
+UPDATE fact SET value = ?2 WHERE name = ?1;
+-- touched
+SELECT DISTINCT num FROM record WHERE pos > ?1;
+-- list_session
+UPDATE session SET listed_pos = updated_pos WHERE num = ?1;
+
+-- list_created
+SELECT * FROM session INDEXED BY session_by_creation WHERE created_pos > ?1 AND deleted = 0 ORDER BY created_pos;
+-- list_created_newest
+SELECT * FROM session INDEXED BY session_by_creation WHERE created_pos < ?1 AND deleted = 0 ORDER BY created_pos DESC;
+-- list_owner_created
+SELECT * FROM session INDEXED BY session_by_owner_creation
+WHERE app = ?2 AND user = ?3 AND created_pos > ?1 AND deleted = 0 ORDER BY created_pos;
+-- list_owner_created_newest
+SELECT * FROM session INDEXED BY session_by_owner_creation
+WHERE app = ?2 AND user = ?3 AND created_pos < ?1 AND deleted = 0 ORDER BY created_pos DESC;
+-- list_updated
+SELECT * FROM session INDEXED BY session_by_update WHERE listed_pos > ?1 AND deleted = 0 ORDER BY listed_pos;
+-- list_updated_newest
+SELECT * FROM session INDEXED BY session_by_update WHERE listed_pos < ?1 AND deleted = 0 ORDER BY listed_pos DESC;
+-- list_owner_updated
+SELECT * FROM session INDEXED BY session_by_owner_update
+WHERE app = ?2 AND user = ?3 AND listed_pos > ?1 AND deleted = 0 ORDER BY listed_pos;
+-- list_owner_updated_newest
+SELECT * FROM session INDEXED BY session_by_owner_update
+WHERE app = ?2 AND user = ?3 AND listed_pos < ?1 AND deleted = 0 ORDER BY listed_pos DESC;

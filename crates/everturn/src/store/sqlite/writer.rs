@@ -1,0 +1,333 @@
+//! The one thread that writes.
+//!
+//! It takes what queued up while it was busy and puts it into one transaction: under load many turns share one wait for
+//! the disk, alone a turn waits for nobody. Each rule decides inside the transaction, seeing what the ones before it in
+//! the same batch wrote.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::super::engine::{Ctx, Sync};
+use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT};
+use super::file::{Access, PAGE_SIZE, StoreFile};
+use super::owner::open_private;
+use super::rows::Rows;
+use super::{Circumstances, Durability, failure, is_poison};
+use crate::{Error, ErrorKind, Result};
+
+/// Rules in one transaction at most, so that the first of them does not wait too long.
+const MAX_BATCH: usize = 512;
+/// Records after which the listing indexes are filled.
+const LISTING_LAG: u64 = 1024;
+
+enum Request {
+    Job(Box<dyn Job>),
+    Scrub(oneshot::Sender<Result<()>>),
+    Reopen(oneshot::Sender<Result<()>>),
+}
+
+/// A rule with somebody waiting for its answer.
+trait Job: Send {
+    fn sync(&self) -> Sync;
+    /// Runs the rule. An error means that it failed, not that it refused.
+    fn run(&mut self, ctx: &mut Ctx<'_>) -> Result<()>;
+    fn answer(self: Box<Self>, outcome: Result<()>);
+}
+
+struct RuleJob<T, F> {
+    sync: Sync,
+    rule: F,
+    result: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> {
+    fn sync(&self) -> Sync {
+        self.sync
+    }
+
+    fn run(&mut self, ctx: &mut Ctx<'_>) -> Result<()> {
+        match (self.rule)(ctx) {
+            Err(error) if is_failure(&error) => Err(error),
+            result => {
+                self.result = Some(result);
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(self: Box<Self>, outcome: Result<()>) {
+        let Self { result, reply, .. } = *self;
+        let result = outcome.and_then(|()| result.unwrap_or_else(|| Err(Error::internal("a rule did not run"))));
+        let _ = reply.send(result);
+    }
+}
+
+/// Whether a rule broke down, possibly in the middle of writing, rather than refused before it wrote.
+fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Internal)
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    requests: Option<Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub(super) fn start(
+        file: Arc<StoreFile>,
+        circumstances: Arc<Circumstances>,
+        checkpointer: Checkpointer,
+    ) -> Result<Self> {
+        let lock_path = StoreFile::beside(file.path(), "-lock");
+        let lock = open_private(&lock_path).map_err(|e| {
+            Error::unavailable(format!("cannot write {}: check its permissions", lock_path.display())).with_source(e)
+        })?;
+        let (requests, queue) = channel();
+        let mut state = WriterThread {
+            file,
+            circumstances,
+            checkpointer,
+            lock,
+            conn: None,
+            full_sync: None,
+            log_pages: Arc::default(),
+        };
+        state.connect()?;
+        let thread = thread::Builder::new()
+            .name("everturn-write".to_owned())
+            .spawn(move || state.serve(&queue))
+            .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
+        Ok(Self { requests: Some(requests), thread: Some(thread) })
+    }
+
+    fn send(&self, request: Request) -> Result<()> {
+        let stopped = || Error::internal("the writer has stopped");
+        self.requests.as_ref().ok_or_else(stopped)?.send(request).map_err(|_| stopped())
+    }
+
+    pub(super) async fn run<T, F>(&self, sync: Sync, rule: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Job(Box::new(RuleJob { sync, rule, result: None, reply })))?;
+        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+    }
+
+    pub(super) async fn scrub(&self) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Scrub(reply))?;
+        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+    }
+
+    pub(super) async fn reopen(&self) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Request::Reopen(reply))?;
+        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+    }
+}
+
+impl Drop for Writer {
+    /// Waits for what was accepted: a store that is dropped has written what it was asked to.
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct WriterThread {
+    file: Arc<StoreFile>,
+    circumstances: Arc<Circumstances>,
+    checkpointer: Checkpointer,
+    /// Processes take turns by a lock around each batch; SQLite's own busy handler lets some of them starve.
+    lock: File,
+    conn: Option<Connection>,
+    full_sync: Option<bool>,
+    /// Pages in the log after the last commit.
+    log_pages: Arc<AtomicU64>,
+}
+
+impl WriterThread {
+    fn serve(&mut self, queue: &Receiver<Request>) {
+        while let Ok(first) = queue.recv() {
+            let mut batch = Vec::new();
+            let mut next = Some(first);
+            while let Some(request) = next.take() {
+                match request {
+                    Request::Job(job) => {
+                        batch.push(job);
+                        if batch.len() < MAX_BATCH {
+                            next = queue.try_recv().ok();
+                        }
+                    }
+                    other => {
+                        self.write(std::mem::take(&mut batch));
+                        self.tend(other);
+                    }
+                }
+            }
+            self.write(batch);
+        }
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        self.conn = None;
+        self.full_sync = None;
+        let mut conn = self.file.connect(Access::Write)?;
+        let pages = self.log_pages.clone();
+        let count = move |_: &mut rusqlite::hooks::Wal, now: i32| {
+            pages.store(now.unsigned_abs().into(), Ordering::Relaxed);
+            Ok(())
+        };
+        conn.wal_hook(Some(count)).map_err(|e| failure(e, "open"))?;
+        self.conn = Some(conn);
+        Ok(())
+    }
+
+    fn tend(&mut self, request: Request) {
+        match request {
+            Request::Job(job) => self.write(vec![job]),
+            Request::Scrub(reply) => {
+                let _ = reply.send(self.circumstances.check_open().and_then(|()| self.truncate_log()));
+            }
+            Request::Reopen(reply) => {
+                let _ = reply.send(self.reopen());
+            }
+        }
+    }
+
+    /// Writes a batch and answers everybody in it.
+    fn write(&mut self, mut batch: Vec<Box<dyn Job>>) {
+        while !batch.is_empty() {
+            if let Err(error) = self.circumstances.check_open() {
+                let text = error.message().to_owned();
+                batch.into_iter().for_each(|job| job.answer(Err(Error::unavailable(&text))));
+                return;
+            }
+            match self.try_write(&mut batch) {
+                Ok(()) => {
+                    batch.into_iter().for_each(|job| job.answer(Ok(())));
+                    self.after_batch();
+                    return;
+                }
+                // Nothing of the batch was kept. The one to blame is told; the others go on without it.
+                Err((Some(culprit), error)) => {
+                    self.note(&error);
+                    batch.remove(culprit).answer(Err(error));
+                }
+                Err((None, error)) => {
+                    self.note(&error);
+                    let (kind, text) = (error.kind(), error.to_string());
+                    batch.into_iter().for_each(|job| job.answer(Err(Error::new(kind, &text))));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn note(&self, error: &Error) {
+        if is_poison(error) {
+            tracing::error!(%error, "the store closes itself");
+            self.circumstances.close(error);
+        }
+    }
+
+    fn try_write(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), (Option<usize>, Error)> {
+        let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
+        let whole = |error: Error| (None, error);
+        self.lock.lock().map_err(|e| whole(Error::unavailable("the store's lock cannot be taken").with_source(e)))?;
+        let result = self.locked_write(batch, durable);
+        let _ = self.lock.unlock();
+        result
+    }
+
+    fn locked_write(&mut self, batch: &mut [Box<dyn Job>], durable: bool) -> Result<(), (Option<usize>, Error)> {
+        let whole = |error: Error| (None, error);
+        self.set_sync(durable).map_err(whole)?;
+        let conn = self.conn.as_ref().ok_or_else(|| whole(Error::unavailable("the store is closed: reopen it")))?;
+        let run = |sql: &str| {
+            let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
+            statement.execute([]).map(drop).map_err(|e| failure(e, "write"))
+        };
+        run("BEGIN IMMEDIATE").map_err(whole)?;
+        let outcome = self.circumstances.with_env(|env| {
+            let mut rows = Rows::new(conn);
+            let mut wrote = false;
+            for (i, job) in batch.iter_mut().enumerate() {
+                let mut ctx = Ctx { tx: &mut rows, env };
+                let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));
+                let ran = ran.unwrap_or_else(|_| Err(Error::internal("a rule panicked")));
+                ran.map_err(|error| (Some(i), error))?;
+                wrote |= rows.take_wrote();
+            }
+            if wrote {
+                rows.fill_listing(LISTING_LAG).map_err(whole)?;
+            }
+            Ok(())
+        });
+        let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
+        if outcome.is_err() && !conn.is_autocommit() {
+            let _ = run("ROLLBACK");
+        }
+        outcome
+    }
+
+    /// Only batches somebody waits for to be durable wait for the disk; that one wait covers all before it.
+    fn set_sync(&mut self, durable: bool) -> Result<()> {
+        let full = durable && self.file.durability() == Durability::PowerSafe;
+        if self.full_sync == Some(full) {
+            return Ok(());
+        }
+        if let Some(conn) = &self.conn {
+            let sql = if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
+            statement.execute([]).map_err(|e| failure(e, "write"))?;
+            self.full_sync = Some(full);
+        }
+        Ok(())
+    }
+
+    fn after_batch(&mut self) {
+        let wal = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
+        if wal > WAL_HARD {
+            if let Err(error) = self.truncate_log() {
+                tracing::warn!(%error, "the log could not be cut back");
+            }
+        } else if wal > WAL_SOFT {
+            self.checkpointer.wake();
+        }
+    }
+
+    /// Moves all of the log into the file and cuts it to nothing.
+    fn truncate_log(&mut self) -> Result<()> {
+        let conn = self.conn.as_ref().ok_or_else(|| Error::unavailable("the store is closed: reopen it"))?;
+        let busy: i64 = conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(|e| failure(e, "checkpoint"))?;
+        if busy != 0 {
+            return Err(Error::unavailable("a reader keeps the log from being cut back: try again when it is done"));
+        }
+        self.log_pages.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Opens the file anew and makes sure that what is seen there is really on disk before anybody relies on it.
+    fn reopen(&mut self) -> Result<()> {
+        self.connect()?;
+        self.set_sync(true)?;
+        self.truncate_log()?;
+        self.circumstances.open();
+        Ok(())
+    }
+}

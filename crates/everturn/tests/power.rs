@@ -1,0 +1,394 @@
+//! What a power cut, a failing disk and a full one cost: nothing that was acknowledged.
+//!
+//! The store works through a VFS that records every write and sync, so that each moment at which the power could have
+//! gone can be tried afterwards, with whatever the disk's caches may have kept: nothing, a random part, torn pages.
+//! Prevented are: an acknowledgement before its fsync; a file that no longer opens, or that opens with half a batch; a
+//! checkpoint that drops the log before the database is on disk; a store that goes on after a failed fsync, whose
+//! pages the kernel has already forgotten; and a full disk that takes the store down for good.
+//!
+//! `EVERTURN_POWER_ALL=1` tries every moment, `EVERTURN_SEED` picks other random parts.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use everturn::store::{
+    At, BeginTurn, Busy, Commit, CreateSession, EndTurn, EventQuery, ForkSession, ListSessions, SqliteOptions,
+    SqliteStore, Start, StepTurn, Store, StoreExt, UpdateSession, VerifyScope,
+};
+use everturn::{
+    Artifact, Begun, Changes, Digest, ErrorKind, Event, Fence, Input, Message, NewSnapshot, Part, Point, Result,
+    SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta,
+};
+use everturn_testvfs::{FaultVfs, Loss, Trace};
+use serde::{Deserialize, Serialize};
+use support::{Rng, all_events, invocation, json, key, setting};
+use uuid::Uuid;
+
+const FILE: &str = "sessions.db";
+
+/// Turns from this number on belong to a session that is purged.
+const PURGED: u64 = 9000;
+
+/// What was acknowledged.
+#[derive(Debug, Serialize, Deserialize)]
+enum Ack {
+    /// The state at a point.
+    Point { session: String, point: Point, digest: Digest },
+    /// A turn on its session's line, with its key in the user's scope.
+    Turn { session: String, n: u64 },
+    Titled { session: String, title: String },
+    Deleted { session: String },
+}
+
+fn open(vfs: &FaultVfs, dir: &Path) -> Result<SqliteStore> {
+    SqliteOptions::new(dir.join(FILE)).vfs(vfs.name()).open()
+}
+
+fn session(id: &str) -> SessionKey {
+    key("ann", id)
+}
+
+async fn begin(store: &SqliteStore, session: &SessionKey) -> Result<Begun> {
+    let turn = BeginTurn::new(Start::Session(session.clone()), invocation("work"), Input::text("go on"));
+    store.begin(turn.busy(Busy::Refuse)).await?.begun()
+}
+
+fn finish(fence: Fence, n: u64) -> EndTurn {
+    let text = Message::model(format!("did {n}"));
+    let mark = StateDelta::new().set(format!("user:t{n}"), json(n.to_string()));
+    let mut changes = Changes::new().event(Event::model("agent", text));
+    if n.is_multiple_of(4) {
+        changes = changes.artifact(Artifact::new("report", vec![Part::text("word ".repeat(n as usize % 900))]));
+    }
+    if n.is_multiple_of(3) {
+        changes = changes.custom(json(format!("{{\"n\":{n},\"same\":\"{}\"}}", "x".repeat(600))));
+    }
+    EndTurn::completed(fence, changes).scopes(mark).snapshot(NewSnapshot::new(SnapshotId::from_uuid(Uuid::now_v7())))
+}
+
+/// A store whose acknowledgements go into the trace, each right after it came.
+struct Worker {
+    vfs: FaultVfs,
+    store: Arc<SqliteStore>,
+}
+
+impl Worker {
+    fn ack(&self, ack: &Ack) {
+        self.vfs.mark(serde_json::to_string(ack).expect("it can be written"));
+    }
+
+    fn point(&self, session: &SessionKey, point: Point, digest: Digest) {
+        self.ack(&Ack::Point { session: session.id.to_string(), point, digest });
+    }
+
+    async fn create(&self, session: &SessionKey) -> Result<()> {
+        self.store.create(CreateSession::at(session.clone())).await?;
+        let state = self.store.head_state(session).await?;
+        self.point(session, state.point(), state.digest());
+        Ok(())
+    }
+
+    async fn turn(&self, session: &SessionKey, n: u64) -> Result<()> {
+        let begun = begin(&self.store, session).await?;
+        if n % 5 == 1 {
+            let changes = Changes::new().event(Event::model("agent", Message::model("thinking ".repeat(200))));
+            let step = StepTurn::new(begun.fence, changes).event(SnapshotEvent::ToolIterationEnd);
+            let receipt = self.store.step(step).await?;
+            self.point(session, receipt.point, receipt.digest);
+        }
+        let receipt = self.store.end(finish(begun.fence, n)).await?;
+        self.point(session, receipt.point, receipt.digest);
+        self.ack(&Ack::Turn { session: session.id.to_string(), n });
+        Ok(())
+    }
+
+    async fn edit(&self, session: &SessionKey, n: u64) -> Result<()> {
+        let edit = Changes::new().custom(json(format!("{{\"edit\":{n}}}")));
+        let receipt = self.store.commit(Commit::new(session.clone(), edit)).await?;
+        self.point(session, receipt.point, receipt.digest);
+        Ok(())
+    }
+
+    async fn title(&self, session: &SessionKey, n: u64) -> Result<()> {
+        let title = format!("title {n}");
+        self.store.update(session, UpdateSession::title(&title)).await?;
+        self.ack(&Ack::Titled { session: session.id.to_string(), title });
+        Ok(())
+    }
+
+    async fn fork(&self, from: &SessionKey, id: &str) -> Result<SessionKey> {
+        let id = SessionId::new(id).expect("it is short");
+        let record = self.store.fork(ForkSession::at(At::head(from.clone())).id(id)).await?;
+        let state = self.store.head_state(&record.key()).await?;
+        self.point(&record.key(), record.head, state.digest());
+        Ok(record.key())
+    }
+
+    async fn delete(&self, session: &SessionKey) -> Result<()> {
+        self.store.purge(session).await?;
+        self.ack(&Ack::Deleted { session: session.id.to_string() });
+        Ok(())
+    }
+}
+
+/// Some work of every kind in one session of its own, ending at the first error.
+async fn work(worker: Arc<Worker>, who: u64, turns: u64) -> Result<()> {
+    let mine = session(&format!("s{who}"));
+    worker.create(&mine).await?;
+    for i in 0..turns {
+        let n = who * 1000 + i;
+        worker.turn(&mine, n).await?;
+        match i % 6 {
+            1 => worker.title(&mine, n).await?,
+            2 => worker.edit(&mine, n).await?,
+            3 => {
+                let fork = worker.fork(&mine, &format!("fork {n}")).await?;
+                worker.turn(&fork, n + 500).await?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What must be there, by the acknowledgements before a cut.
+#[derive(Default)]
+struct Expected {
+    points: BTreeMap<(String, Point), Digest>,
+    turns: BTreeSet<(String, u64)>,
+    titles: BTreeMap<String, String>,
+    deleted: BTreeSet<String>,
+}
+
+impl Expected {
+    fn at(trace: &Trace, cut: usize) -> Self {
+        let mut expected = Self::default();
+        for mark in trace.marks_before(cut) {
+            match serde_json::from_str(mark).expect("it is ours") {
+                Ack::Point { session, point, digest } => {
+                    expected.points.insert((session, point), digest);
+                }
+                Ack::Turn { session, n } => {
+                    expected.turns.insert((session, n));
+                }
+                Ack::Titled { session, title } => {
+                    expected.titles.insert(session, title);
+                }
+                Ack::Deleted { session } => {
+                    expected.points.retain(|(of, _), _| *of != session);
+                    expected.turns.retain(|(of, _)| *of != session);
+                    expected.titles.remove(&session);
+                    expected.deleted.insert(session);
+                }
+            }
+        }
+        expected
+    }
+}
+
+/// Compares a store with what was acknowledged; gives the turns that are on lines.
+async fn check(store: &SqliteStore, expected: &Expected, what: &str) -> BTreeSet<u64> {
+    let damage = store.verify(VerifyScope::All).await.unwrap_or_else(|e| panic!("{what}: {e:?}")).damage;
+    assert_eq!(damage, None, "{what}");
+    for ((id, point), digest) in &expected.points {
+        let state = store.state(At::Point(session(id), *point)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        assert_eq!(state.map(|state| state.digest()), Some(*digest), "{what}: {id} at {point}");
+    }
+    for (id, title) in &expected.titles {
+        let record = store.existing(&session(id)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        // Later titles may have been on their way.
+        let number = |title: &str| title["title ".len()..].parse::<u64>().expect("it is ours");
+        assert!(record.title.is_some_and(|found| number(&found) >= number(title)), "{what}: {id}");
+    }
+    let owner = session("any");
+    let list = ListSessions::of(owner.app.clone(), owner.user.clone()).limit(1000);
+    let found = store.list(list).await.unwrap_or_else(|e| panic!("{what}: {e:?}")).items;
+    let mut on_lines = BTreeSet::new();
+    for record in &found {
+        let events = all_events(store, EventQuery::of(record.key())).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+        let texts = events.iter().flat_map(|event| &event.messages).map(Message::text);
+        let said: BTreeSet<u64> = texts.filter_map(|text| text.strip_prefix("did ")?.parse().ok()).collect();
+        let acknowledged = expected.turns.iter().filter(|(of, _)| *of == *record.id.as_str()).map(|(_, n)| *n);
+        let lost: Vec<_> = acknowledged.filter(|n| !said.contains(n)).collect();
+        assert!(lost.is_empty(), "{what}: {} lost the turns {lost:?}", record.id);
+        on_lines.extend(said);
+    }
+    let there: BTreeSet<_> = found.iter().map(|record| record.id.to_string()).collect();
+    assert!(expected.turns.iter().all(|(id, _)| there.contains(id)), "{what}: a session is gone");
+    assert!(expected.deleted.is_disjoint(&there), "{what}: a purged session came back");
+    let scopes = store.scopes(&owner.app, Some(&owner.user)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let marked: BTreeSet<u64> = scopes.keys().map(|key| key["user:t".len()..].parse().expect("it is ours")).collect();
+    // The turns of the session that is purged leave only their scopes behind, as they should.
+    let torn: Vec<_> = on_lines.symmetric_difference(&marked).filter(|n| **n < PURGED).collect();
+    assert!(torn.is_empty(), "{what}: turns with only an event or only a scope: {torn:?}");
+    on_lines
+}
+
+/// Cuts the power at some moments of a trace, all of them if the environment says so.
+async fn cut_power(trace: &Trace, stride: usize) {
+    let seed: u64 = setting("EVERTURN_SEED", 1);
+    let all = setting::<u8>("EVERTURN_POWER_ALL", 0) != 0;
+    let cuts: Vec<_> = if all { (0..=trace.len()).collect() } else { trace.sync_points().collect() };
+    let mut rng = Rng::new(seed);
+    let mut tried = 0;
+    for cut in cuts {
+        let random = rng.next();
+        let losses = [Loss::DropUnsynced, Loss::KeepRandom { seed: random }, Loss::Torn { seed: random }];
+        for loss in losses {
+            if !all && rng.below(stride) != 0 {
+                continue;
+            }
+            tried += 1;
+            let what = format!("cut {cut} of {}, {loss:?}", trace.len());
+            let dir = tempfile::tempdir().expect("there is room");
+            trace.crash_at(cut, loss).write_into(dir.path()).expect("there is room");
+            let store = SqliteStore::open(dir.path().join(FILE)).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+            check(&store, &Expected::at(trace, cut), &what).await;
+        }
+    }
+    assert!(tried > 20, "only {tried} cuts were tried: the trace is too short to test anything");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_to_a_power_cut() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let vfs = FaultVfs::register("power");
+    vfs.start_recording();
+    // Three times: closing a store and opening it again is the time of checkpoints.
+    for life in 0..3 {
+        let store = Arc::new(open(&vfs, dir.path()).expect("it opens"));
+        let worker = Arc::new(Worker { vfs: vfs.clone(), store });
+        let tasks: Vec<_> = (0..3).map(|task| tokio::spawn(work(worker.clone(), life * 3 + task, 8))).collect();
+        let gone = session("gone");
+        worker.create(&gone).await.expect("it works");
+        worker.turn(&gone, PURGED + life).await.expect("it works");
+        worker.delete(&gone).await.expect("it works");
+        for task in tasks {
+            task.await.expect("it does not panic").expect("the disk is fine");
+        }
+    }
+    let trace = vfs.trace();
+    let expected = Expected::at(&trace, trace.len());
+    assert_eq!(expected.turns.len(), 9 * (8 + 1), "every turn was acknowledged");
+    cut_power(&trace, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_after_a_failed_fsync() {
+    for nth in [1, 2, 3, 5, 8] {
+        let dir = tempfile::tempdir().expect("there is room");
+        let vfs = FaultVfs::register(&format!("fsync-{nth}"));
+        vfs.start_recording();
+        let store = Arc::new(open(&vfs, dir.path()).expect("it opens"));
+        let worker = Arc::new(Worker { vfs: vfs.clone(), store: store.clone() });
+        let first = session("first");
+        worker.create(&first).await.expect("the disk is fine");
+        worker.turn(&first, 1).await.expect("the disk is fine");
+
+        vfs.fail_sync_after(nth);
+        let tasks: Vec<_> = (1..4).map(|task| tokio::spawn(work(worker.clone(), task, 50))).collect();
+        for task in tasks {
+            let error = task.await.expect("it does not panic").expect_err("the disk has failed");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        }
+        let before = Expected::at(&vfs.trace(), vfs.trace().len());
+
+        // The disk works again, but what the kernel forgot nobody knows: closed until it is opened anew.
+        vfs.heal();
+        let error = begin(&store, &first).await.expect_err("the store is closed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.to_string().contains("reopen"), "the text names the fix: {error}");
+        let error = store.create(CreateSession::at(session("late"))).await.expect_err("the store is closed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+
+        store.reopen().await.expect("the disk works");
+        let seen = check(&store, &before, &format!("reopened after sync {nth} failed")).await;
+        let trace = vfs.trace();
+        worker.turn(&first, 2).await.expect("the disk works");
+
+        // What the reopened store showed is really there, whatever the disk's cache loses now.
+        let after = tempfile::tempdir().expect("there is room");
+        trace.crash_at(trace.len(), Loss::DropUnsynced).write_into(after.path()).expect("there is room");
+        let kept = SqliteStore::open(after.path().join(FILE)).expect("it opens");
+        let kept = check(&kept, &before, &format!("cut after the reopening, sync {nth}")).await;
+        assert!(kept.is_superset(&seen), "shown after the reopening and not on disk: {:?}", &seen - &kept);
+        cut_power(&vfs.trace(), 4).await;
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_closes_the_store_until_it_is_reopened() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let vfs = FaultVfs::register("write");
+    vfs.start_recording();
+    let store = Arc::new(open(&vfs, dir.path()).expect("it opens"));
+    let worker = Worker { vfs: vfs.clone(), store: store.clone() };
+    let mine = session("mine");
+    worker.create(&mine).await.expect("the disk is fine");
+    for n in 1..6 {
+        worker.turn(&mine, n * 2).await.expect("the disk is fine");
+        vfs.fail_writes_after(n);
+        let error = loop {
+            if let Err(error) = worker.turn(&mine, n * 2 + 1).await {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        vfs.heal();
+        let error = begin(&store, &mine).await.expect_err("the store is closed");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        store.reopen().await.expect("the disk works");
+        let trace = vfs.trace();
+        check(&store, &Expected::at(&trace, trace.len()), "reopened after a failed write").await;
+        // The turn whose end failed may be waiting for its end: nobody else will give it.
+        for turn in store.running(None).await.expect("it can be read") {
+            store.abort(everturn::store::TurnRef::Turn(turn.turn)).await.expect("it can be aborted");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_rolls_back_and_the_store_goes_on() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let vfs = FaultVfs::register("full");
+    vfs.start_recording();
+    let store = Arc::new(open(&vfs, dir.path()).expect("it opens"));
+    let worker = Worker { vfs: vfs.clone(), store: store.clone() };
+    let mine = session("mine");
+    worker.create(&mine).await.expect("there is room");
+    worker.turn(&mine, 1).await.expect("there is room");
+    let begun = begin(&store, &mine).await.expect("there is room");
+    let before = store.existing(&mine).await.expect("it is there");
+
+    let size = |name: &str| std::fs::metadata(dir.path().join(name)).map_or(0, |file| file.len());
+    vfs.disk_limit(size(FILE) + size(&format!("{FILE}-wal")) + 1);
+    let mut end = finish(begun.fence, 2);
+    let big: String = (0..9000).map(|i| format!("{i:x} ")).collect();
+    end.changes = end.changes.event(Event::model("agent", Message::model(&big)));
+    let error = store.end(end.clone()).await.expect_err("the disk is full");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    let mut create = CreateSession::at(session("other"));
+    create.changes = Changes::new().event(Event::model("agent", Message::model(&big)));
+    let error = store.create(create.clone()).await.expect_err("the disk is full");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+
+    // Nothing of it is there, and what was there can be read.
+    assert_eq!(store.existing(&mine).await.expect("it can be read"), before);
+    assert_eq!(store.session(&session("other")).await.expect("it can be read"), None);
+    let trace = vfs.trace();
+    let on_lines = check(&store, &Expected::at(&trace, trace.len()), "the disk is full").await;
+    assert_eq!(on_lines, BTreeSet::from([1]));
+
+    // Once there is room the very same calls go through, without a reopening.
+    vfs.heal();
+    assert!(store.end(end).await.expect("there is room again").on_head);
+    store.create(create).await.expect("there is room again");
+    let reread = SqliteOptions::new(dir.path().join(FILE)).vfs(vfs.name()).poll(Duration::from_millis(20));
+    let reread = reread.open().expect("it opens");
+    let on_lines = check(&reread, &Expected::at(&trace, trace.len()), "there is room again").await;
+    assert_eq!(on_lines, BTreeSet::from([1, 2]));
+}

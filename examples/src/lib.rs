@@ -1,0 +1,1 @@
+//! Examples of Everturn, one idea per file, in `src/bin`.
