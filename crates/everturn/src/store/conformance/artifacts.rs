@@ -193,7 +193,8 @@ pub(super) async fn wrong_artifacts_are_refused(t: Bench) -> Check {
 
 pub(super) async fn many_artifacts_keep_their_order(t: Bench) -> Check {
     let key = t.session("s").await?;
-    let changes = (0..50).fold(Changes::new(), |c, i| c.artifact(Artifact::new(format!("n{i}"), vec![Part::text("x")])));
+    let changes =
+        (0..50).fold(Changes::new(), |c, i| c.artifact(Artifact::new(format!("n{i}"), vec![Part::text("x")])));
     t.change(&key, changes).await?;
     t.change(&key, put("n25", "y")).await?;
     let wanted: Vec<_> = (0..50).map(|i| format!("n{i}={}", if i == 25 { "y" } else { "x" })).collect();

@@ -170,7 +170,9 @@ pub(super) async fn branch_changes_are_admin_records(t: Bench) -> Check {
     let key = t.session("s").await?;
     let one = t.say(&key, "one").await?;
     let side = t.branch_off(&key, "side", one.point).await?;
-    t.store.branch(&key, BranchChange::Move { name: side.clone(), to: Point::new(1), under_lease: UnderLease::Refuse }).await?;
+    t.store
+        .branch(&key, BranchChange::Move { name: side.clone(), to: Point::new(1), under_lease: UnderLease::Refuse })
+        .await?;
     t.rewind(&key, Point::new(1)).await?;
     t.store.branch(&key, delete(&side, UnderLease::Refuse)).await?;
     let records = t.records(&key).await?;

@@ -234,3 +234,15 @@ pub(super) async fn a_deleted_session_lets_nobody_wait(t: Bench) -> Check {
         other => fail(format!("who waited for a deleted session got {other:?}")),
     }
 }
+
+pub(super) async fn a_waiting_turn_passes_the_dead(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    t.begin(&key, "dead").await?;
+    let mut waiting = t.store.begin(turn(&key, "next").busy(LONG));
+    holds(t.settle(&mut waiting).await?.is_none(), "the second turn waits")?;
+    t.outlive_leases();
+    match tokio::time::timeout(Duration::from_secs(20), waiting).await {
+        Ok(begun) => holds(begun?.begun()?.leased, "it holds the branch"),
+        Err(_) => fail("it still waits for a turn that is dead"),
+    }
+}

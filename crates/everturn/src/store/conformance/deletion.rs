@@ -148,3 +148,16 @@ pub(super) async fn snapshot_ids_of_the_deleted_are_free(t: Bench) -> Check {
     same(again.snapshot_id, Some(id), "the snapshot on the receipt")?;
     same(t.texts_at(At::Snapshot(id)).await?, told(&["two"]), "what it names")
 }
+
+pub(super) async fn numbers_of_the_purged_are_not_given_again(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let late = t.begin(&session, "old").await?;
+    t.store.purge(&session).await?;
+    t.session("s").await?;
+    let begun = t.begin(&session, "new").await?;
+    holds(begun.turn != late.turn, "no turn's name is given twice")?;
+    refused(t.store.step(step(late.fence, "late")).await, ErrorKind::Deleted, "a late step")?;
+    refused(t.store.end(end(late.fence, "late")).await, ErrorKind::Deleted, "a late end")?;
+    t.store.end(end(begun.fence, "new")).await?;
+    same(t.texts(&session).await?, told(&["new"]), "what was said")
+}

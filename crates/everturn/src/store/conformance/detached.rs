@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, end, failure, same_turn, step, told, turn, turn_at, turn_key};
+use super::bench::{Bench, edit, end, failure, iteration, key, same_turn, step, told, turn, turn_at, turn_key};
 use super::harness::LEASE;
 use super::verdict::{Check, holds, refused, same, there};
-use crate::store::{At, Busy, StepTurn, StoreExt, TurnRef};
+use crate::store::{At, Busy, CreateSession, ForkSession, ListSnapshots, StepTurn, StoreExt, TurnRef};
 use crate::{Begun, Changes, Clock, ErrorKind, NewSnapshot, SessionKey, SnapshotEvent, SnapshotId, SnapshotStatus};
 
 /// A turn that went to the background.
@@ -76,7 +76,7 @@ pub(super) async fn a_pending_snapshot_expires_with_its_writer(t: Bench) -> Chec
     same(t.snapshot(id).await?.status, SnapshotStatus::Pending, "the status within the lease")?;
     t.outlive_leases();
     same(t.snapshot(id).await?.status, SnapshotStatus::Expired, "the status after the lease ran out")?;
-    let listed = t.second().await?.snapshots(crate::store::ListSnapshots::of(key.clone())).await?.items;
+    let listed = t.second().await?.snapshots(ListSnapshots::of(key.clone())).await?.items;
     same(listed[0].status, SnapshotStatus::Expired, "the status in a listing")?;
     refused(t.store.begin(turn_at(id, "y")).await, ErrorKind::NotResumable, "a turn at an expired snapshot")?;
     t.store.renew(&begun.fence).await?;
@@ -92,7 +92,8 @@ pub(super) async fn an_expired_turn_is_taken_over_under_its_snapshot(t: Bench) -
     let begun = t.store.begin(begin()).await?.begun()?;
     t.store.step(step(begun.fence, "half").detach()).await?;
     t.outlive_leases();
-    let taken = t.second().await?.take_over(begun.turn).await?;
+    let heir = t.second().await?;
+    let taken = heir.take_over(begun.turn).await?;
     same_turn(&begun, &taken)?;
     same(taken.snapshot_id, Some(id), "the snapshot it keeps")?;
     same(t.snapshot(id).await?.status, SnapshotStatus::Pending, "its status while the heir works")?;
@@ -143,4 +144,38 @@ pub(super) async fn a_reserved_snapshot_id_is_taken(t: Bench) -> Check {
     same(t.footprint(&two).await?, before, "what the refusals left")?;
     holds(t.store.end(end(begun.fence, "y")).await?.on_head, "the turn still ends")?;
     same(t.snapshot(id).await?.session, Some(one), "whose snapshot it is")
+}
+
+pub(super) async fn a_reserved_id_is_nobody_elses(t: Bench) -> Check {
+    let (one, two) = (t.session("one").await?, t.session("two").await?);
+    let id = t.snapshot_id();
+    let owner = t.store.begin(turn(&one, "x").snapshot(id)).await?.begun()?;
+    let taken = |result: crate::Result<()>, what: &str| refused(result, ErrorKind::AlreadyExists, what);
+    taken(t.store.begin(turn(&two, "y").snapshot(id)).await.map(drop), "reserving it again")?;
+    let other = t.begin(&two, "y").await?;
+    taken(t.store.step(iteration(other.fence, "half", id)).await.map(drop), "a step under it")?;
+    taken(t.store.end(end(other.fence, "y").snapshot(NewSnapshot::new(id))).await.map(drop), "an end under it")?;
+    t.store.end(end(other.fence, "y")).await?;
+    taken(t.store.commit(edit(&two, "z").snapshot(NewSnapshot::new(id))).await.map(drop), "an edit under it")?;
+    taken(t.store.create(CreateSession::at(key("three")).seed(id)).await.map(drop), "a seed under it")?;
+    let mut fork = ForkSession::at(At::head(two.clone()));
+    fork.snapshot = Some(id);
+    taken(t.store.fork(fork).await.map(drop), "a fork under it")?;
+    t.store.abort(TurnRef::Turn(owner.turn)).await?;
+    let snapshot = t.snapshot(id).await?;
+    same((snapshot.session, snapshot.status), (Some(one), SnapshotStatus::Aborted), "whose it is, and its status")
+}
+
+pub(super) async fn a_step_may_detach_and_be_a_point_at_once(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let (pending, point) = (t.snapshot_id(), t.snapshot_id());
+    let begun = t.store.begin(turn(&key, "x").snapshot(pending)).await?.begun()?;
+    t.store.step(iteration(begun.fence, "half", point).detach()).await?;
+    same(t.snapshot(pending).await?.status, SnapshotStatus::Pending, "the status of the turn's snapshot")?;
+    same(t.snapshot(point).await?.status, SnapshotStatus::Completed, "the status of the step's snapshot")?;
+    let listed = t.second().await?.snapshots(ListSnapshots::of(key.clone())).await?.items;
+    let ids: std::collections::BTreeSet<_> = listed.iter().map(|snapshot| snapshot.snapshot_id).collect();
+    same(ids, [pending, point].into(), "the snapshots listed")?;
+    t.store.end(end(begun.fence, "x")).await?;
+    same(t.snapshot(pending).await?.parent_id, Some(point), "the parent of the turn's snapshot")
 }

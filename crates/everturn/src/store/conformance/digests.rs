@@ -3,8 +3,8 @@
 use super::bench::{Bench, answer, delta, edit, json, set, turn_from};
 use super::verdict::{Check, holds, same};
 use crate::digest::StateDigests;
-use crate::store::{At, UpdateSession};
-use crate::{Artifact, Changes, Digest, Event, Message, Part, View};
+use crate::store::{At, StepTurn, TurnRef, UpdateSession};
+use crate::{Artifact, Changes, Digest, Event, Json, Message, Part, Point, PointState, RecordKind, View};
 
 pub(super) async fn every_path_to_a_state_gives_its_digest(t: Bench) -> Check {
     let said = [Message::user("a"), Message::model("b"), Message::user("c")];
@@ -113,15 +113,15 @@ pub(super) async fn a_digest_is_what_the_format_says(t: Bench) -> Check {
     for message in &messages {
         chain = chain.chain(Digest::of_json(message.json())?);
     }
-    let of = |json: crate::Json| Digest::of_json(&json);
+    let of = |json: Json| Digest::of_json(&json);
     let wanted = StateDigests {
         chain,
         custom: of(custom)?,
-        artifacts: Digest::ABSENT.chain(of(crate::Json::from_value(&artifact)?)?),
-        view: of(crate::Json::from_value(&view)?)?,
+        artifacts: Digest::ABSENT.chain(of(Json::from_value(&artifact)?)?),
+        view: of(Json::from_value(&view)?)?,
     };
     same(receipt.digest, wanted.state(), "the digest, computed by hand")?;
-    let empty = t.state_at(At::Point(key, crate::Point::new(1))).await?;
+    let empty = t.state_at(At::Point(key, Point::new(1))).await?;
     same(empty.digest(), StateDigests::EMPTY.state(), "the digest of nothing")
 }
 
@@ -132,6 +132,48 @@ pub(super) async fn receipts_states_and_snapshots_agree(t: Bench) -> Check {
         same(t.snapshot(id).await?.digest, receipt.digest, "the snapshot's digest")?;
         same(t.state_at(At::Snapshot(id)).await?.digest(), receipt.digest, "the digest of the snapshot's state")?;
         same(t.state_at(At::Point(key.clone(), receipt.point)).await?.digest(), receipt.digest, "the point's digest")?;
+    }
+    Ok(())
+}
+
+/// The digest of what a state holds, added up by hand.
+fn recomputed(state: &PointState) -> crate::Result<Digest> {
+    let mut digests = StateDigests::EMPTY;
+    for message in state.messages() {
+        digests.chain = digests.chain.chain(Digest::of_json(message.json())?);
+    }
+    if let Some(custom) = state.custom() {
+        digests.custom = Digest::of_json(custom)?;
+    }
+    for artifact in state.artifacts() {
+        digests.artifacts = digests.artifacts.chain(Digest::of_json(&Json::from_value(&*artifact)?)?);
+    }
+    if let Some(view) = state.view() {
+        digests.view = Digest::of_json(&Json::from_value(view)?)?;
+    }
+    Ok(digests.state())
+}
+
+pub(super) async fn every_point_has_the_digest_of_what_it_holds(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    t.fail(&key, "failed").await?;
+    let begun = t.begin(&key, "dies").await?;
+    let changes = answer("half").custom(json("1")).artifact(Artifact::new("a", vec![]));
+    t.store.step(StepTurn::new(begun.fence, changes)).await?;
+    t.outlive_leases();
+    let taken = t.store.take_over(begun.turn).await?;
+    t.store.step(StepTurn::new(taken.fence, answer("dies again"))).await?;
+    t.outlive_leases();
+    t.say(&key, "next").await?;
+    let stopped = t.begin(&key, "stopped").await?;
+    t.store.step(StepTurn::new(stopped.fence, answer("half").view(View::new(1, vec![])))).await?;
+    t.store.abort(TurnRef::Turn(stopped.turn)).await?;
+    t.store.abort(TurnRef::Turn(begun.turn)).await?;
+    for record in t.records(&key).await?.iter().filter(|record| record.kind != RecordKind::Admin) {
+        let state = t.state_at(At::Point(key.clone(), Point::new(record.seq))).await?;
+        let what =
+            format!("the digest after record {}, a {:?} of attempt {:?}", record.seq, record.kind, record.attempt);
+        same(state.digest(), recomputed(&state)?, &what)?;
     }
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::bench::{Bench, answer, delta, edit, end, json, key, set, step, texts, told, turn, turn_key};
 use super::verdict::{Check, Stop, holds, refused, same, there};
 use crate::store::{
-    ArtifactQuery, At, Commit, EndTurn, SnapshotRef, StepTurn, Store, StoreExt, UpdateSession, VerifyScope,
+    ArtifactQuery, At, Commit, CreateSession, EndTurn, SnapshotRef, StepTurn, Store, StoreExt, UpdateSession,
+    VerifyScope,
 };
 use crate::{Artifact, Begin, Changes, ErrorKind, NewSnapshot, Part, Point, SnapshotId, SnapshotStatus, TurnStatus};
 
@@ -94,15 +95,13 @@ pub(super) async fn the_next_turn_does_not_wait_for_a_killed_one(t: Bench) -> Ch
 pub(super) async fn numbers_are_not_given_twice_after_a_kill(t: Bench) -> Check {
     let session = t.session("s").await?;
     let begun = t.begin(&session, "old").await?;
-    t.store.delete(&session).await?;
-    t.session("gone").await?;
-    t.store.purge(&key("gone")).await?;
+    t.store.purge(&session).await?;
     let store = t.after_kill().await?;
-    store.create(crate::store::CreateSession::at(session.clone())).await?;
-    let late = store.end(end(begun.fence, "late")).await;
-    refused(late, ErrorKind::Deleted, "a late writer of a session deleted before the kill")?;
+    store.create(CreateSession::at(session.clone())).await?;
     let made = store.begin(turn(&session, "new")).await?.begun()?;
-    holds(made.turn != begun.turn, "no turn's name is given twice")
+    holds(made.turn != begun.turn, "no turn's name is given twice")?;
+    let late = store.end(end(begun.fence, "late")).await;
+    refused(late, ErrorKind::Deleted, "a late writer of a session purged before the kill")
 }
 
 pub(super) async fn what_is_purged_does_not_come_back(t: Bench) -> Check {
@@ -133,4 +132,29 @@ pub(super) async fn another_handle_reads_what_this_one_wrote_at_once(t: Bench) -
         same(writer.head_state(&session).await?.digest(), edited.digest, "what the first handle reads after an edit")?;
     }
     Ok(())
+}
+
+pub(super) async fn a_turn_killed_right_after_its_begin_is_known(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let begun = t.store.begin(turn(&session, "x").key(turn_key("k"))).await?.begun()?;
+    let store = t.after_kill().await?;
+    t.outlive_leases();
+    let found = there(store.turn(begun.turn).await?, "the turn")?;
+    same((found.status, found.input.messages.len()), (TurnStatus::Dead, 1), "its status and its input")?;
+    let again = store.begin(turn(&session, "x").key(turn_key("k"))).await?.begun()?;
+    same((again.turn, again.fence.attempt()), (begun.turn, 2), "the turn its key takes over")
+}
+
+pub(super) async fn who_closes_its_handle_is_dead_at_once(t: Bench) -> Check {
+    if !t.capabilities().dead_at_once {
+        return Err(Stop::Skipped("the store learns of a death only when the lease runs out".into()));
+    }
+    let session = t.session("s").await?;
+    let other = t.second().await?;
+    let begun = other.begin(turn(&session, "x")).await?.begun()?;
+    refused(t.store.begin(turn(&session, "y")).await, ErrorKind::Busy, "a turn beside one that is alive")?;
+    drop(other);
+    let found = there(t.store.turn(begun.turn).await?, "the turn")?;
+    same(found.status, TurnStatus::Dead, "its status")?;
+    holds(t.store.begin(turn(&session, "y")).await?.begun()?.leased, "the next turn has the branch")
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use super::bench::{Bench, answer, delta, edit, end, invocation, json, said, step, told, turn, turn_at};
 use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{At, Cursor, EndTurn, EventQuery};
-use crate::{
-    Changes, Clock, ErrorKind, Event, EventId, EventKind, Message, SessionKey, StateDelta, Timestamp, Usage,
-};
+use crate::{Changes, Clock, ErrorKind, Event, EventId, EventKind, Message, SessionKey, StateDelta, Timestamp, Usage};
 
 fn full_event(at: Timestamp) -> crate::Result<Event> {
     let mut event = Event::model("helper", Message::model("with everything"))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{
-    Bench, answer, delta, end, failure, invocation, iteration, json, key, same_turn, said, set, step, told, turn,
+    Bench, answer, delta, end, failure, invocation, iteration, json, key, said, same_turn, set, step, told, turn,
     turn_at,
 };
 use super::harness::LEASE;
@@ -48,9 +48,11 @@ pub(super) async fn a_silent_writer_counts_as_dead(t: Bench) -> Check {
 pub(super) async fn a_sign_of_life_keeps_the_lease(t: Bench) -> Check {
     let key = t.session("s").await?;
     let begun = t.begin(&key, "x").await?;
-    for _ in 0..5 {
+    // Whoever gives the sign of life must stay, or it dies with its handle.
+    let other = t.second().await?;
+    for store in [&t.store, &other, &t.store, &other] {
         t.clock.advance(LEASE - Duration::from_secs(5));
-        t.second().await?.renew(&begun.fence).await?;
+        store.renew(&begun.fence).await?;
     }
     let running = t.second().await?.running(Some(&key)).await?;
     same(running[0].status, TurnStatus::Running, "the status of a turn that was renewed")?;
@@ -114,6 +116,22 @@ pub(super) async fn who_lost_its_branch_is_fenced_off(t: Bench) -> Check {
     t.store.end(end(next.fence, "next")).await?;
     refused(t.store.end(end(dead.fence, "late")).await, ErrorKind::Fenced, "an end long after")?;
     same(t.texts(&key).await?, told(&["next"]), "what was said")
+}
+
+pub(super) async fn a_turn_may_be_written_through_any_handle(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let (one, two) = (t.store.clone(), t.second().await?);
+    let begun = one.begin(turn(&key, "x")).await?.begun()?;
+    one.step(StepTurn::new(begun.fence, set(delta("a", "1")))).await?;
+    two.step(StepTurn::new(begun.fence, set(delta("b", "2")).custom(json("[]")))).await?;
+    two.step(step(begun.fence, "kept")).await?;
+    two.step(step(begun.fence, "dropped")).await?;
+    // What this handle last saw of the turn has neither the messages to keep nor a state that has no keys.
+    let splice = answer("end").splice(2, vec![]).custom(json(r#"{"c":3}"#));
+    one.step(StepTurn::new(begun.fence, splice)).await?;
+    two.end(EndTurn::completed(begun.fence, set(delta("d", "4")))).await?;
+    same(t.texts(&key).await?, ["x", "kept", "end"].map(String::from).to_vec(), "what was said")?;
+    same(t.custom(&key).await?, Some(json(r#"{"c":3,"d":4}"#)), "the custom state")
 }
 
 pub(super) async fn an_edit_passes_the_dead(t: Bench) -> Check {
@@ -230,11 +248,8 @@ pub(super) async fn the_living_and_the_ended_cannot_be_taken_over(t: Bench) -> C
 
 pub(super) async fn racing_heirs_have_one_winner(t: Bench) -> Check {
     let (dead, _) = died_at_work(&t, "s").await?;
-    let mut tasks = Vec::new();
-    for _ in 0..4 {
-        let store = t.second().await?;
-        tasks.push(tokio::spawn(async move { store.take_over(dead.turn).await }));
-    }
+    let handles = [t.second().await?, t.second().await?, t.second().await?, t.second().await?];
+    let tasks = handles.clone().map(|store| tokio::spawn(async move { store.take_over(dead.turn).await }));
     let mut won = 0;
     for task in tasks {
         match task.await {
@@ -284,7 +299,9 @@ pub(super) async fn an_abort_is_final(t: Bench) -> Check {
     let good = t.say(&key, "good").await?;
     let id = t.snapshot_id();
     let begun = t.store.begin(turn(&key, "stop").snapshot(id)).await?.begun()?;
-    t.store.step(StepTurn::new(begun.fence, answer("half").event(crate::Event::new("m").with_state(delta("user:k", "1"))))).await?;
+    t.store
+        .step(StepTurn::new(begun.fence, answer("half").event(crate::Event::new("m").with_state(delta("user:k", "1")))))
+        .await?;
     let aborted = t.second().await?.abort(TurnRef::Turn(begun.turn)).await?;
     same((aborted.turn, aborted.before), (begun.turn, TurnStatus::Running), "what was aborted, and what it was")?;
     let before = t.footprint(&key).await?;

@@ -4,8 +4,8 @@ use super::bench::{Bench, answer, edit, end, iteration, json, key, told, turn, t
 use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{ArtifactQuery, At, CreateSession, EventQuery, ForkSession, ListSnapshots, StoreExt, UpdateSession};
 use crate::{
-    Artifact, ErrorKind, Event, FinishReason, ForkOrigin, Message, Outcome, Part, SessionId, SessionKey,
-    SessionStatus, SnapshotStatus, Usage,
+    Artifact, ErrorKind, Event, FinishReason, ForkOrigin, Message, Outcome, Part, SessionId, SessionKey, SessionStatus,
+    SnapshotStatus, Usage,
 };
 
 fn fork_at(at: At, id: &str) -> ForkSession {

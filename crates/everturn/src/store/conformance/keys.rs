@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::bench::{Bench, delta, end, failure, invocation, json, key, key_of, same_turn, told, turn, turn_at, turn_key};
+use super::bench::{
+    Bench, delta, end, failure, invocation, json, key, key_of, same_turn, told, turn, turn_at, turn_key,
+};
 use super::verdict::{Check, fail, holds, refused, same};
 use crate::store::{BeginTurn, Busy, CreateSession, Start};
-use crate::{
-    Begin, BranchName, EndStatus, EndedTurn, ErrorKind, FinishReason, Input, Message, NewSnapshot, Outcome,
-};
+use crate::{Begin, BranchName, EndStatus, EndedTurn, ErrorKind, FinishReason, Input, Message, NewSnapshot, Outcome};
 
 async fn ended(t: &Bench, begin: BeginTurn) -> Check<EndedTurn> {
     match t.second().await?.begin(begin).await? {

@@ -3,11 +3,9 @@
 use super::bench::{Bench, answer, end, invocation, json, turn};
 use super::verdict::{Check, holds, refused, same};
 use crate::store::{
-    BeginTurn, CreateSession, EndTurn, EventQuery, ListSnapshots, RecordQuery, Start, StepTurn, Limits,
+    BeginTurn, CreateSession, EndTurn, EventQuery, Limits, ListSnapshots, RecordQuery, Start, StepTurn,
 };
-use crate::{
-    Artifact, Changes, ErrorKind, Event, Input, Message, Part, ToolEntry, ToolPhase,
-};
+use crate::{Artifact, Changes, ErrorKind, Event, Input, Message, Part, ToolEntry, ToolPhase};
 
 pub(super) async fn a_long_message_goes_through(t: Bench) -> Check {
     let key = t.session("s").await?;

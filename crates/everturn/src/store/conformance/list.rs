@@ -44,6 +44,7 @@ macro_rules! __conformance_list {
             what_messages_hold_survives_to_the_letter: "Messages are kept to the letter: unknown members, numbers, bytes.",
             a_snapshot_id_inside_a_message_is_not_kept: "`metadata.snapshotId` is stripped from messages that come in.",
             a_turn_may_take_its_time: "A turn may write many steps.",
+            an_edit_does_not_answer_for_a_person: "Where a session stands decides whether it waits for a person.",
             a_turn_of_state_only_says_nothing: "A turn may change state and say nothing.",
         }
         edits {
@@ -109,6 +110,7 @@ macro_rules! __conformance_list {
             racing_turns_that_expect_one_head_have_one_winner: "Of racing turns that expect one head one succeeds.",
             branches_and_sessions_are_busy_by_themselves: "A turn makes only its own branch busy.",
             an_unknown_branch_is_not_found: "A turn or an edit on a branch that does not exist is `NotFound`.",
+            a_waiting_turn_passes_the_dead: "Who waits for a turn that dies gets the branch.",
             a_deleted_session_lets_nobody_wait: "Who waits for a session that is deleted is told.",
         }
         fences {
@@ -119,6 +121,7 @@ macro_rules! __conformance_list {
             the_wall_clock_kills_nobody: "Jumps of the wall clock end no lease.",
             the_dead_keep_nobody_waiting: "A dead turn does not keep its branch busy.",
             who_lost_its_branch_is_fenced_off: "A dead writer whose branch was taken is `Fenced`.",
+            a_turn_may_be_written_through_any_handle: "A fence is all it takes to write: any handle will do.",
             an_edit_passes_the_dead: "A dead turn does not keep an edit waiting.",
             taking_over_starts_the_turn_again: "Taking over starts the turn again, from its start, with its input.",
             taking_over_keeps_the_ledger: "Taking over keeps the tool calls of the dead attempt.",
@@ -165,6 +168,7 @@ macro_rules! __conformance_list {
             a_side_line_may_name_the_branch_it_moves: "A side line moves the branch it names.",
             an_expectation_holds_for_side_lines_too: "`expect` holds for side lines.",
             a_turn_forced_off_its_head_still_completes: "A turn forced off its head completes, with its scopes.",
+            a_turn_forced_off_holds_no_lease: "A turn forced off its head holds no lease any more.",
         }
         detached {
             a_detached_turn_has_a_pending_snapshot: "A detached turn has a pending snapshot, which is the latest.",
@@ -176,6 +180,8 @@ macro_rules! __conformance_list {
             the_newest_pending_snapshot_is_the_latest: "The latest is the newest pending, else the nearest.",
             detaching_needs_a_reserved_snapshot: "Detaching without a reserved snapshot id is `Invalid`.",
             a_reserved_snapshot_id_is_taken: "A snapshot id names one snapshot.",
+            a_reserved_id_is_nobody_elses: "A snapshot id that a running turn has reserved is taken.",
+            a_step_may_detach_and_be_a_point_at_once: "A step that detaches can have a snapshot of its own.",
         }
         events {
             an_event_is_read_back_whole: "An event is read back with every member it was given.",
@@ -278,6 +284,7 @@ macro_rules! __conformance_list {
             late_writers_are_told_of_the_deletion: "Late writers are told `Deleted`, also when the id exists again.",
             turns_of_the_deleted_are_gone: "Turns of a deleted session are no longer listed, aborted or taken over.",
             a_purge_leaves_nothing: "A purge removes every record and says how many.",
+            numbers_of_the_purged_are_not_given_again: "A late writer of a purged session reaches no other one.",
             what_is_deleted_already_can_be_purged: "What is deleted already can be purged.",
             snapshot_ids_of_the_deleted_are_free: "A purge leaves nothing under the session's snapshot ids.",
         }
@@ -303,6 +310,7 @@ macro_rules! __conformance_list {
             strings_are_compared_by_what_they_say: "How strings are escaped and members ordered does not count.",
             big_numbers_are_told_apart: "Numbers count as they are written.",
             a_digest_is_what_the_format_says: "The digest is the one the format defines.",
+            every_point_has_the_digest_of_what_it_holds: "Every point that can be read has the digest of its content.",
             receipts_states_and_snapshots_agree: "Receipts, states and snapshots agree on digests.",
         }
         watching {
@@ -315,6 +323,13 @@ macro_rules! __conformance_list {
             what_is_unknown_cannot_be_watched: "Watching what does not exist is `NotFound`.",
             a_sound_store_verifies: "Everything written verifies.",
             a_sound_store_can_be_reopened: "Reopening a sound store loses nothing, not even running turns.",
+        }
+        races {
+            a_turn_ends_once: "Of racing ends of one turn one succeeds, the other is `Fenced`.",
+            an_abort_and_an_end_agree: "Of an abort and an end the first is final, and both know.",
+            one_of_two_side_lines_moves_the_head: "Racing side lines both complete; the head is at one of them.",
+            one_of_two_names_is_taken: "Of racing branches or forks of one name one is made.",
+            a_deletion_and_an_end_agree: "A turn that ends while its session is deleted is acknowledged or told `Deleted`.",
         }
         limits {
             a_long_message_goes_through: "A message of two megabytes goes through.",
@@ -332,6 +347,8 @@ macro_rules! __conformance_list {
             a_killed_turn_leaves_its_input_and_its_ledger: "A killed turn leaves its input and ledger, and can be taken over.",
             the_next_turn_does_not_wait_for_a_killed_one: "After a kill the next turn does not wait.",
             numbers_are_not_given_twice_after_a_kill: "Internal numbers are not given twice, not even after a kill.",
+            a_turn_killed_right_after_its_begin_is_known: "A turn killed right after its begin is known and can be taken over.",
+            who_closes_its_handle_is_dead_at_once: "Turns of a closed handle are dead at once.",
             what_is_purged_does_not_come_back: "What is purged does not come back after a kill.",
             another_handle_reads_what_this_one_wrote_at_once: "Handles never serve each other's past.",
         }
@@ -381,7 +398,9 @@ macro_rules! __conformance_tests {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_tests {
-    ($harness:expr) => { $crate::__conformance_list! { __conformance_tests { $harness } } };
+    ($harness:expr) => {
+        $crate::__conformance_list! { __conformance_tests { $harness } }
+    };
 }
 
 pub(super) static CASES: &[Case] = crate::__conformance_list! { __conformance_table {} };

@@ -89,7 +89,9 @@ pub(super) async fn labels_and_metadata_filter(t: Bench) -> Check {
     same(ids(&t, with(&[("flag", "true")])).await?, names("b"), "those with a boolean")?;
     same(ids(&t, with(&[("none", "null")])).await?, names("c"), "null is a value, not absence")?;
     refused(t.store.list(with(&[("deep", "{}")])).await, ErrorKind::Invalid, "a filter by an object")?;
-    t.store.update(&key("a"), UpdateSession { remove_labels: ["x".to_owned()].into(), ..UpdateSession::default() }).await?;
+    t.store
+        .update(&key("a"), UpdateSession { remove_labels: ["x".to_owned()].into(), ..UpdateSession::default() })
+        .await?;
     same(ids(&t, labelled("x")).await?, names("b"), "those with a label after one lost it")
 }
 

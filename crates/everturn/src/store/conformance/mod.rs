@@ -57,8 +57,8 @@
 
 mod admin;
 mod artifacts;
-mod branches;
 mod bench;
+mod branches;
 mod busy;
 mod custom;
 mod deletion;
@@ -74,6 +74,7 @@ mod keys;
 mod limits;
 mod list;
 mod listing;
+mod races;
 mod records;
 mod scopes;
 mod sessions;

@@ -93,13 +93,8 @@ pub(super) async fn scopes_are_written_when_a_turn_completes(t: Bench) -> Check 
     let ending = talkative(&t, &session).await?;
     same(scopes(&t, &session).await?, ScopedState::new(), "the scopes while the turn runs")?;
     t.store.end(ending).await?;
-    let wanted = keys([
-        ("app:scopes", "4"),
-        ("app:step", "2"),
-        ("user:end", "3"),
-        ("user:input", "1"),
-        ("user:last", "4"),
-    ]);
+    let wanted =
+        keys([("app:scopes", "4"), ("app:step", "2"), ("user:end", "3"), ("user:input", "1"), ("user:last", "4")]);
     same(scopes(&t, &session).await?, wanted, "the scopes after its end: what came last counts")
 }
 

@@ -88,13 +88,33 @@ pub(super) async fn one_id_names_a_session_per_app_and_user(t: Bench) -> Check {
 pub(super) async fn odd_ids_are_ordinary_and_distinct(t: Bench) -> Check {
     let long = "x".repeat(256);
     let ids = [
-        "../x", "..", ".", "/etc/passwd", "a/b", "a\\b", "C:\\x", "a", "A", "a ", " a", "naïve", "nai\u{308}ve", "🙂",
-        "%2e%2e", "'; drop table sessions; --", "a:b", "con", "*", "a.b", "a\u{200b}b", &long,
+        "../x",
+        "..",
+        ".",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "C:\\x",
+        "a",
+        "A",
+        "a ",
+        " a",
+        "naïve",
+        "nai\u{308}ve",
+        "🙂",
+        "%2e%2e",
+        "'; drop table sessions; --",
+        "a:b",
+        "con",
+        "*",
+        "a.b",
+        "a\u{200b}b",
+        &long,
     ];
     for id in ids {
         let key = key_of("o/../dd", id);
         t.store.create(CreateSession::at(key.clone()).title(id)).await?;
-        t.say(&key, id).await?;
+        t.say(&key, "hello").await?;
     }
     let store = t.second().await?;
     for id in ids {

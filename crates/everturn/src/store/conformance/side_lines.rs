@@ -263,3 +263,16 @@ pub(super) async fn a_turn_forced_off_its_head_still_completes(t: Bench) -> Chec
     let scopes = t.second().await?.scopes(&key.app, Some(&key.user)).await?;
     same(scopes, [("user:k".to_owned(), json("1"))].into(), "the scopes of a turn that completed off the head")
 }
+
+pub(super) async fn a_turn_forced_off_holds_no_lease(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let one = t.say(&key, "one").await?;
+    let begun = t.begin(&key, "two").await?;
+    t.store.branch(&key, move_main(one.point, UnderLease::Force)).await?;
+    let running = t.second().await?.running(Some(&key)).await?;
+    same((running[0].turn, running[0].leased), (begun.turn, false), "the running turn, and its lease")?;
+    let next = t.begin(&key, "three").await?;
+    holds(next.leased, "the branch is free")?;
+    t.store.abort(crate::store::TurnRef::Turn(begun.turn)).await?;
+    refused(t.store.begin(turn(&key, "four")).await, ErrorKind::Busy, "a turn beside the one that holds it now")
+}

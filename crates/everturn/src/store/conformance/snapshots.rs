@@ -177,9 +177,8 @@ pub(super) async fn whether_a_snapshot_is_orphaned_is_always_current(t: Bench) -
     let key = t.session("s").await?;
     let (one, at_one) = t.snap(&key, "one").await?;
     let (two, at_two) = t.snap(&key, "two").await?;
-    let orphaned = async || -> Check<(bool, bool)> {
-        Ok((t.snapshot(one).await?.orphaned, t.snapshot(two).await?.orphaned))
-    };
+    let orphaned =
+        async || -> Check<(bool, bool)> { Ok((t.snapshot(one).await?.orphaned, t.snapshot(two).await?.orphaned)) };
     same(orphaned().await?, (false, false), "on main's line")?;
     t.rewind(&key, at_one.point).await?;
     same(orphaned().await?, (false, true), "after a rewind")?;

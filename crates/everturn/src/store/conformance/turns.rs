@@ -8,8 +8,8 @@ use super::bench::{
 use super::verdict::{Check, holds, same, there};
 use crate::store::{At, BeginTurn, Busy, CreateSession, EndTurn, Start, StepTurn, UpdateSession};
 use crate::{
-    AgentName, Changes, EndStatus, Event, FinishReason, Input, Message, NewSnapshot, Outcome,
-    SessionStatus, SnapshotEvent, ToolEntry, ToolPhase, TurnError, TurnStatus, Usage,
+    AgentName, Changes, EndStatus, Event, FinishReason, Input, Message, NewSnapshot, Outcome, SessionStatus,
+    SnapshotEvent, ToolEntry, ToolPhase, TurnError, TurnStatus, Usage,
 };
 
 pub(super) async fn a_turn_adds_its_input_and_its_answer(t: Bench) -> Check {
@@ -62,7 +62,11 @@ pub(super) async fn an_input_is_kept_whole(t: Bench) -> Check {
     input.state_delta = delta("k", "1");
     let begin = BeginTurn::new(Start::Session(key.clone()), invocation("i"), input.clone());
     let begun = t.store.begin(begin).await?.begun()?;
-    same(there(t.second().await?.turn(begun.turn).await?, "the turn")?.input, input.clone(), "the running turn's input")?;
+    same(
+        there(t.second().await?.turn(begun.turn).await?, "the turn")?.input,
+        input.clone(),
+        "the running turn's input",
+    )?;
     t.store.end(end(begun.fence, "x")).await?;
     same(there(t.second().await?.turn(begun.turn).await?, "the turn")?.input, input, "the ended turn's input")
 }
@@ -302,4 +306,16 @@ pub(super) async fn a_turn_of_state_only_says_nothing(t: Bench) -> Check {
     same(t.texts(&key).await?, Vec::<String>::new(), "what was said")?;
     same(t.custom(&key).await?, Some(json(r#"{"k":1}"#)), "the state")?;
     same(t.events(&key).await?.len(), 1, "the number of events")
+}
+
+pub(super) async fn an_edit_does_not_answer_for_a_person(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let begun = t.begin(&key, "ask").await?;
+    t.store.end(end(begun.fence, "ask").outcome(Outcome::finished(FinishReason::Interrupted))).await?;
+    let edited = t.store.commit(edit(&key, "noted")).await?;
+    same(t.record(&key).await?.status, SessionStatus::Interrupted, "the status after an edit")?;
+    t.rewind(&key, crate::Point::new(1)).await?;
+    same(t.record(&key).await?.status, SessionStatus::Idle, "the status before the question")?;
+    t.rewind(&key, edited.point).await?;
+    same(t.record(&key).await?.status, SessionStatus::Interrupted, "the status back at the edit")
 }

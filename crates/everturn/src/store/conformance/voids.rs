@@ -4,8 +4,7 @@ use super::bench::{Bench, answer, delta, end, failure, iteration, said, set, ste
 use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{At, EndTurn, EventQuery, StepTurn, StoreExt};
 use crate::{
-    Artifact, EndStatus, ErrorKind, FinishReason, NewSnapshot, Outcome, Part, SessionStatus,
-    SnapshotStatus, TurnStatus,
+    Artifact, EndStatus, ErrorKind, FinishReason, NewSnapshot, Outcome, Part, SessionStatus, SnapshotStatus, TurnStatus,
 };
 
 pub(super) async fn a_failed_turn_leaves_the_head_where_it_was(t: Bench) -> Check {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bench::{Bench, answer, end, failure, iteration, key, set, told, turn, turn_at};
 use super::verdict::{Check, fail, holds, refused, same};
-use crate::store::{ForkSession, At, StepTurn, Store, UpdateSession, VerifyScope, Watch, WatchEvent, WatchTarget};
+use crate::store::{At, ForkSession, StepTurn, Store, UpdateSession, VerifyScope, Watch, WatchEvent, WatchTarget};
 use crate::{Artifact, Changes, ErrorKind, NewSnapshot, Part, Point, SnapshotStatus};
 
 /// Longer than any poll interval.
@@ -84,7 +84,7 @@ pub(super) async fn a_watcher_is_told_of_the_deletion(t: Bench) -> Check {
     let (id, _) = t.snap(&session, "one").await?;
     let mut of_session = t.store.watch(WatchTarget::Session(session.clone())).await?;
     let mut of_snapshot = t.store.watch(WatchTarget::Snapshot(id)).await?;
-    t.store.delete(&session).await?;
+    t.second().await?.delete(&session).await?;
     t.session("s").await?;
     t.say(&session, "in another session of that id").await?;
     same(next(&mut of_session).await?, WatchEvent::Deleted, "what the session's watcher is told")?;
@@ -128,7 +128,8 @@ pub(super) async fn a_sound_store_verifies(t: Bench) -> Check {
     t.store.step(iteration(begun.fence, "half", inside)).await?;
     t.outlive_leases();
     let taken = t.store.take_over(begun.turn).await?;
-    let changes = answer("x").custom(super::bench::json(r#"{"a":1}"#)).artifact(Artifact::new("r", vec![Part::text("y")]));
+    let changes =
+        answer("x").custom(super::bench::json(r#"{"a":1}"#)).artifact(Artifact::new("r", vec![Part::text("y")]));
     t.store.step(StepTurn::new(taken.fence, changes)).await?;
     t.store.end(end(taken.fence, "two")).await?;
     t.change(&session, set(super::bench::delta("b", "2")).splice(1, vec![])).await?;

@@ -4,7 +4,6 @@
 //! last turn left here, and a state written by another process is caught up with, not added up anew.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::Weighter;
@@ -18,12 +17,13 @@ use crate::state::PointState;
 const POINTS: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct StateCache(Cache<u64, Arc<Session>, ByWeight>);
+pub(crate) struct StateCache(Cache<u64, Session, ByWeight>);
 
-#[derive(Debug, Default)]
+/// A session's states, and what they weighed when they were put here: the cache must find the same weight again.
+#[derive(Clone, Debug, Default)]
 struct Session {
-    points: Mutex<VecDeque<Entry>>,
-    weight: AtomicU64,
+    points: Arc<Mutex<VecDeque<Entry>>>,
+    weight: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -37,9 +37,9 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct ByWeight;
 
-impl Weighter<u64, Arc<Session>> for ByWeight {
-    fn weight(&self, _: &u64, session: &Arc<Session>) -> u64 {
-        session.weight.load(Ordering::Relaxed).max(1)
+impl Weighter<u64, Session> for ByWeight {
+    fn weight(&self, _: &u64, session: &Session) -> u64 {
+        session.weight.max(1)
     }
 }
 
@@ -75,8 +75,8 @@ impl StateCache {
     }
 
     pub(crate) fn put(&self, place: Place, settled: bool, state: PointState) {
-        let session = self.0.get(&place.num).unwrap_or_default();
-        {
+        let mut session = self.0.get(&place.num).unwrap_or_default();
+        session.weight = {
             let mut points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             points.retain(|entry| entry.place != place);
             if points.len() == POINTS {
@@ -85,8 +85,8 @@ impl StateCache {
             points.push_back(Entry { place, settled, state });
             // Neighbouring states share nearly everything, so the heaviest stands for all.
             let heaviest = points.iter().map(|entry| entry.state.weight()).max().unwrap_or(0);
-            session.weight.store(heaviest + 512 * points.len() as u64, Ordering::Relaxed);
-        }
+            heaviest + 512 * points.len() as u64
+        };
         self.0.insert(place.num, session);
     }
 

@@ -236,9 +236,6 @@ fn walk_events(
 ) -> Result<()> {
     for (i, interval) in line.iter().enumerate() {
         let last = i + 1 == line.len();
-        if interval.to < after.saturating_sub(1) && !last {
-            continue;
-        }
         let from = start_of_record(read, interval, after)?;
         let mut open: Vec<(RecordMeta, String)> = Vec::new();
         let mut stopped = false;
@@ -293,7 +290,7 @@ fn start_of_record(read: &dyn Read, interval: &Interval, after: u64) -> Result<u
     let scan = Scan {
         num: interval.num,
         from: interval.from,
-        to: after,
+        to: after.min(interval.to),
         segment: Some(interval.segment),
         only: Only::All,
         newest_first: true,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use super::file::{Access, StoreFile};
 
@@ -11,11 +11,24 @@ pub(super) const WAL_SOFT: u64 = 4 << 20;
 /// At this size the writer stops and moves it itself, so that it stays bounded whatever readers do.
 pub(super) const WAL_HARD: u64 = 64 << 20;
 
+/// Wakes the thread that does it.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpointer(SyncSender<()>);
 
+/// The thread, waited for when the store goes.
+#[derive(Debug)]
+pub(super) struct CheckpointThread(Option<JoinHandle<()>>);
+
+impl Drop for CheckpointThread {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 impl Checkpointer {
-    pub(super) fn start(file: Arc<StoreFile>) -> Self {
+    pub(super) fn start(file: Arc<StoreFile>) -> (Self, CheckpointThread) {
         let (wake, woken) = sync_channel::<()>(1);
         let started = thread::Builder::new().name("everturn-checkpoint".to_owned()).spawn(move || {
             let mut conn = None;
@@ -32,10 +45,10 @@ impl Checkpointer {
                 }
             }
         });
-        if let Err(error) = started {
+        if let Err(error) = &started {
             tracing::warn!(%error, "no thread for checkpoints; the writer does them");
         }
-        Self(wake)
+        (Self(wake), CheckpointThread(started.ok()))
     }
 
     /// Asks for a checkpoint; one that is asked for already is enough.

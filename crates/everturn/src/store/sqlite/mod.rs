@@ -27,7 +27,7 @@ use crate::state::{PointState, ScopedState};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
 use crate::{AppName, Error, ErrorKind, Result, SnapshotId, TurnId, UserId};
 
-use checkpoint::Checkpointer;
+use checkpoint::{CheckpointThread, Checkpointer};
 use file::StoreFile;
 use owner::Owners;
 use readers::Readers;
@@ -163,10 +163,10 @@ impl SqliteOptions {
             owners,
             closed: Mutex::new(None),
         });
-        let checkpointer = Checkpointer::start(file.clone());
-        let writer = Writer::start(file.clone(), circumstances.clone(), checkpointer.clone())?;
+        let (checkpointer, checkpoints) = Checkpointer::start(file.clone());
+        let writer = Writer::start(file.clone(), circumstances.clone(), checkpointer)?;
         let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
-        let sqlite = Sqlite { writer, readers, circumstances };
+        let sqlite = Sqlite { writer, readers, _checkpoints: checkpoints, circumstances };
         Ok(SqliteStore(Engine::new(sqlite, self.config)))
     }
 }
@@ -184,6 +184,8 @@ engine_store!(SqliteStore);
 struct Sqlite {
     writer: Writer,
     readers: Readers,
+    /// After the writer, whose end lets it end.
+    _checkpoints: CheckpointThread,
     circumstances: Arc<Circumstances>,
 }
 

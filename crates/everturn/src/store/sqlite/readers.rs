@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -18,7 +18,8 @@ type Task = Box<dyn FnOnce(Result<&Connection>, &Circumstances) + Send>;
 
 #[derive(Debug)]
 pub(super) struct Readers {
-    tasks: Sender<Task>,
+    tasks: Option<Sender<Task>>,
+    threads: Vec<JoinHandle<()>>,
     /// Raised when connections must be opened anew.
     generation: Arc<AtomicU64>,
 }
@@ -28,15 +29,17 @@ impl Readers {
         let (tasks, queue) = channel::<Task>();
         let queue = Arc::new(Mutex::new(queue));
         let generation = Arc::new(AtomicU64::new(0));
+        let mut threads = Vec::with_capacity(count);
         for i in 0..count {
             let (file, queue, circumstances, generation) =
                 (file.clone(), queue.clone(), circumstances.clone(), generation.clone());
-            thread::Builder::new()
+            let thread = thread::Builder::new()
                 .name(format!("everturn-read-{i}"))
                 .spawn(move || serve(&file, &queue, &circumstances, &generation))
                 .map_err(|e| Error::unavailable("a reader thread cannot be started").with_source(e))?;
+            threads.push(thread);
         }
-        Ok(Self { tasks, generation })
+        Ok(Self { tasks: Some(tasks), threads, generation })
     }
 
     pub(super) fn reopen(&self) {
@@ -57,8 +60,18 @@ impl Readers {
             let _ = reply.send(result);
         });
         let stopped = || Error::internal("the readers have stopped");
-        self.tasks.send(task).map_err(|_| stopped())?;
+        self.tasks.as_ref().ok_or_else(stopped)?.send(task).map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
+    }
+}
+
+impl Drop for Readers {
+    /// Waits for them: a store that is gone holds no file open and no lock.
+    fn drop(&mut self) {
+        self.tasks = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
