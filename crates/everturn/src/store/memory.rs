@@ -406,6 +406,11 @@ impl Write for Tables {
         Ok(())
     }
 
+    fn remove_snapshot(&mut self, id: SnapshotId) -> Result<()> {
+        self.snapshots.remove(&id);
+        Ok(())
+    }
+
     fn set_scope(
         &mut self,
         scope: Scope,

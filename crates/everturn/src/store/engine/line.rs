@@ -1,6 +1,9 @@
 //! Lines: the way from the root of the tree to a point.
 
-use super::tables::{Place, Read, RecordMeta, SegmentRow, SessionRow};
+use std::collections::{BTreeSet, HashMap};
+
+use super::rules::is_voided;
+use super::tables::{BranchRow, Place, Read, RecordMeta, SegmentRow, SessionRow};
 use crate::turn::RecordKind;
 use crate::{Error, Point, Result};
 
@@ -46,14 +49,32 @@ pub(crate) fn line(read: &dyn Read, place: Place) -> Result<Vec<Interval>> {
     Ok(intervals)
 }
 
-/// Whether the line to `tip` goes through `place`.
-pub(crate) fn holds(read: &dyn Read, tip: Place, place: Place) -> Result<bool> {
-    let mut found = false;
-    climb(read, tip, &mut |interval| {
-        found = interval.segment == place.segment && place.seq <= interval.to;
-        Ok(!found)
-    })?;
-    Ok(found)
+/// The lines of some heads, to be asked what is on any of them.
+pub(crate) struct Lines(HashMap<u64, BTreeSet<u64>>);
+
+impl Lines {
+    pub(crate) fn of(read: &dyn Read, heads: &[BranchRow]) -> Result<Self> {
+        let mut ends: HashMap<u64, BTreeSet<u64>> = HashMap::new();
+        for head in heads {
+            // A stretch that was seen before leads to a root that was seen before.
+            climb(read, head.head.place(), &mut |interval| Ok(ends.entry(interval.segment).or_default().insert(interval.to)))?;
+        }
+        Ok(Self(ends))
+    }
+
+    /// Whether any of the lines goes through a record and shows it.
+    pub(crate) fn hold(&self, read: &dyn Read, meta: &RecordMeta) -> Result<bool> {
+        let Some(ends) = self.0.get(&meta.segment) else { return Ok(false) };
+        if !matches!(meta.kind, RecordKind::Begin | RecordKind::Step) {
+            return Ok(meta.kind != RecordKind::Void && ends.last().is_some_and(|end| meta.seq <= *end));
+        }
+        for end in ends.range(meta.seq..) {
+            if !is_voided(read, meta, *end)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }
 
 /// Finds a point of a session: one of its own records, or one it inherited when it was forked.

@@ -463,16 +463,25 @@ impl<B: Backend> Inner<B> {
     {
         let needs_base = draft.needs_base();
         let rule = Arc::new(rule);
+        // A place that was remembered may be out of date: another handle may have written to the turn.
+        let mut guessed = true;
         loop {
             let prepared = match (needs_base, base) {
                 (false, _) => Some(draft.prepare(None, &self.config.limits)?),
-                (true, Some(place)) => match self.state_at(place).await {
-                    Ok(state) => Some(draft.prepare(Some(&state), &self.config.limits)?),
-                    // What it was thought to follow is gone; the writer knows why.
-                    Err(error) if error.kind() == ErrorKind::NotFound => None,
-                    Err(error) => return Err(error),
-                },
                 (true, None) => None,
+                (true, Some(place)) => {
+                    let made = match self.state_at(place).await {
+                        Ok(state) => draft.prepare(Some(&state), &self.config.limits),
+                        Err(error) => Err(error),
+                    };
+                    match made {
+                        Ok(prepared) => Some(prepared),
+                        Err(_) if guessed => None,
+                        // What it was to follow is gone; the writer knows why.
+                        Err(error) if error.kind() == ErrorKind::NotFound => None,
+                        Err(error) => return Err(error),
+                    }
+                }
             };
             let prepared = Arc::new(prepared);
             let (job, rule) = (prepared.clone(), rule.clone());
@@ -482,7 +491,7 @@ impl<B: Backend> Inner<B> {
                     self.news.tell(written.session);
                     return Ok(written);
                 }
-                Step::Rebase(place) => base = Some(place),
+                Step::Rebase(place) => (base, guessed) = (Some(place), false),
             }
         }
     }

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::body::{ArtifactBody, Body, decode};
 use super::fold::{damaged, load_artifact};
-use super::line::{Interval, find_point, line};
+use super::line::{Interval, Lines, find_point, line};
 use super::rules::{Env, NO_LIMIT, all_branches, head_of, is_voided, live_session, nearest_snapshot};
-use super::sessions::on_some_line;
-use super::tables::{BranchRow, Flow, Only, Place, Read, RecordMeta, RecordRow, Scan, SessionRow, SnapshotRow, TurnRow};
+use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, SnapshotRow, TurnRow};
 use super::turns::ended;
 use crate::artifact::ArtifactVersion;
 use crate::event::Event;
@@ -344,7 +343,7 @@ fn record(read: &dyn Read, row: RecordRow) -> Result<Record> {
 
 pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> Result<Option<Snapshot>> {
     let row = match which {
-        SnapshotRef::Id(id) => read.snapshot(*id)?,
+        SnapshotRef::Id(id) => read.snapshot(*id)?.filter(|row| !row.is_reserved()),
         SnapshotRef::Digest(key, digest) => {
             let Some(session) = read.find_session(key)? else { return Ok(None) };
             let mut found = None;
@@ -376,8 +375,8 @@ pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> R
     };
     let Some(row) = row else { return Ok(None) };
     let Some(session) = read.session(row.num)?.filter(|session| !session.deleted) else { return Ok(None) };
-    let heads = all_branches(read, &session)?;
-    show_snapshot(read, env, &session, &heads, row).map(Some)
+    let lines = Lines::of(read, &all_branches(read, &session)?)?;
+    show_snapshot(read, env, &session, &lines, row).map(Some)
 }
 
 fn newest_pending(read: &dyn Read, session: &SessionRow) -> Result<Option<SnapshotRow>> {
@@ -386,6 +385,7 @@ fn newest_pending(read: &dyn Read, session: &SessionRow) -> Result<Option<Snapsh
         let Some(id) = turn.snapshot else { continue };
         if let Some(row) = read.snapshot(id)?
             && row.status == SnapshotStatus::Pending
+            && !row.is_reserved()
             && newest.as_ref().is_none_or(|newest| newest.seq < row.seq)
         {
             newest = Some(row);
@@ -399,7 +399,7 @@ pub(crate) fn show_snapshot(
     read: &dyn Read,
     env: &Env<'_>,
     session: &SessionRow,
-    heads: &[BranchRow],
+    lines: &Lines,
     row: SnapshotRow,
 ) -> Result<Snapshot> {
     let turn = match (row.status, row.turn) {
@@ -414,7 +414,7 @@ pub(crate) fn show_snapshot(
         // A running turn is not yet on any line; it is not off them either.
         SnapshotStatus::Pending => false,
         _ => match read.meta(row.num, row.seq)? {
-            Some(meta) => is_orphan(read, heads, &meta)?,
+            Some(meta) => !lines.hold(read, &meta)?,
             None => true,
         },
     };
@@ -440,13 +440,6 @@ pub(crate) fn show_snapshot(
     })
 }
 
-fn is_orphan(read: &dyn Read, heads: &[BranchRow], meta: &RecordMeta) -> Result<bool> {
-    if meta.kind == RecordKind::Void || is_voided(read, meta, NO_LIMIT)? {
-        return Ok(true);
-    }
-    Ok(!on_some_line(read, heads, meta.place())?)
-}
-
 pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -> Result<Page<Snapshot>> {
     let limit = page_limit(query.limit)?;
     let session = live_session(read, &query.session)?;
@@ -456,8 +449,7 @@ pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -
         let [seq] = cursor.numbers('s')?;
         if newest_first { to = seq.saturating_sub(1) } else { from = seq.saturating_add(1) }
     }
-    let heads = all_branches(read, &session)?;
-    let lines = SegmentReach::of(read, &heads)?;
+    let lines = Lines::of(read, &all_branches(read, &session)?)?;
     let mut items: Vec<Snapshot> = Vec::new();
     let mut more = false;
     let scan = Scan { num: session.num, from, to, segment: None, only: Only::Snapshots, newest_first };
@@ -468,45 +460,19 @@ pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -
         if row.num != meta.num || row.seq != meta.seq {
             return Ok(Flow::More);
         }
-        let pending = row.status == SnapshotStatus::Pending;
-        let orphaned = !pending
-            && (meta.kind == RecordKind::Void || !lines.holds(meta.place()) || is_voided(read, &meta, NO_LIMIT)?);
-        if orphaned && query.orphans == Orphans::Exclude {
+        let shown = show_snapshot(read, env, &session, &lines, row)?;
+        if shown.orphaned && query.orphans == Orphans::Exclude {
             return Ok(Flow::More);
         }
         if items.len() == limit {
             more = true;
             return Ok(Flow::Stop);
         }
-        let mut shown = show_snapshot(read, env, &session, &[], row)?;
-        shown.orphaned = orphaned;
         items.push(shown);
         Ok(Flow::More)
     })?;
     let next = items.last().filter(|_| more).map(|last| Cursor::of('s', &[last.point.seq()]));
     Ok(Page { items, next })
-}
-
-/// How far the lines of some heads reach into each segment.
-struct SegmentReach(HashMap<u64, u64>);
-
-impl SegmentReach {
-    fn of(read: &dyn Read, heads: &[BranchRow]) -> Result<Self> {
-        let mut reach: HashMap<u64, u64> = HashMap::new();
-        for head in heads {
-            super::line::climb(read, head.head.place(), &mut |interval| {
-                let slot = reach.entry(interval.segment).or_default();
-                let further = *slot < interval.to;
-                *slot = (*slot).max(interval.to);
-                Ok(further)
-            })?;
-        }
-        Ok(Self(reach))
-    }
-
-    fn holds(&self, place: Place) -> bool {
-        self.0.get(&place.segment).is_some_and(|to| place.seq <= *to)
-    }
 }
 
 pub(crate) fn running(read: &dyn Read, env: &Env<'_>, key: Option<&SessionKey>) -> Result<Vec<RunningTurn>> {

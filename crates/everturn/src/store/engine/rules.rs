@@ -1,7 +1,7 @@
 //! What every rule needs: time, liveness, and a session's record as it is written.
 
 use super::body::{Body, EndBody, EndBodyStatus, encode};
-use super::line::{climb, find_point, holds};
+use super::line::{Lines, climb, find_point};
 use super::prepare::Prepared;
 use super::tables::{
     ArtifactRow, Beat, BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow,
@@ -284,7 +284,7 @@ impl Ctx<'_> {
                 end: Some(EndBody { status: EndBodyStatus::Lost, outcome: Outcome::default() }),
                 ..Body::default()
             };
-            let tip = self.meta(turn.start)?.tip;
+            let tip = self.meta(turn.tip_place())?.tip;
             let record = NewRecord {
                 segment,
                 kind: RecordKind::Void,
@@ -335,10 +335,10 @@ impl Ctx<'_> {
         Ok(())
     }
 
-    /// A snapshot id must be free, or be the pending row of the same turn.
+    /// A snapshot id must be free, or be the one that this turn has reserved.
     pub(crate) fn check_snapshot_id(&self, id: SnapshotId, turn: Option<(u64, u64)>) -> Result<()> {
         match self.tx.snapshot(id)? {
-            Some(row) if !(row.status == SnapshotStatus::Pending && turn == row.turn.map(|t| (row.num, t))) => {
+            Some(row) if !(row.status == SnapshotStatus::Pending && turn == row.turn.map(|turn| (row.num, turn))) => {
                 Err(Error::already_exists(format!("there is a snapshot {id} already: use a fresh id")))
             }
             _ => Ok(()),
@@ -356,8 +356,9 @@ impl Ctx<'_> {
             return Ok(row.name.clone());
         }
         let mut holding = Vec::new();
+        let meta = self.meta(place)?;
         for row in all_branches(self.tx, session)? {
-            if holds(self.tx, row.head.place(), place)? {
+            if Lines::of(self.tx, std::slice::from_ref(&row))?.hold(self.tx, &meta)? {
                 holding.push(row.name);
             }
         }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::body::{ArtifactBody, Body};
-use super::line::holds;
+use super::line::climb;
 use super::prepare::{Draft, Prepared};
 use super::rules::{Ctx, NO_LIMIT, NewRecord, head_of, live_session, no_branch, no_session, show, snapshot_row};
-use super::tables::{BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordRow, Scan, SessionRow};
+use super::tables::{BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow};
 use crate::json::{Json, Node, quote};
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::{FinishReason, SnapshotStatus};
@@ -205,7 +205,7 @@ pub(crate) fn branch(ctx: &mut Ctx<'_>, key: &SessionKey, change: &BranchChange,
         BranchChange::Move { name, to, under_lease } => {
             let mut old = head_of(ctx.tx, &row, name)?.ok_or_else(|| no_branch(name))?;
             let mut head = head_at(ctx, &row, *to)?;
-            let interrupted = interrupted_at(ctx, &head)?;
+            let interrupted = interrupted_at(ctx, &row, &head)?;
             free_branch(ctx, &mut row, &mut old, name, *under_lease)?;
             if head.place() == old.place() {
                 head.tail = old.tail;
@@ -244,11 +244,33 @@ fn head_at(ctx: &Ctx<'_>, row: &SessionRow, point: Point) -> Result<Head> {
     Ok(Head { seq, num, segment, tail: false, lease: None, turns: meta.tip.turns })
 }
 
-fn interrupted_at(ctx: &Ctx<'_>, head: &Head) -> Result<bool> {
-    let Some(record) = ctx.tx.record(head.num, head.seq)? else { return Ok(false) };
-    if record.meta.kind != RecordKind::End {
+/// Whether the last turn of the session's own on the way to a head waits for a person; edits do not answer for one.
+fn interrupted_at(ctx: &Ctx<'_>, session: &SessionRow, head: &Head) -> Result<bool> {
+    let mut last = None;
+    climb(ctx.tx, head.place(), &mut |interval| {
+        if interval.num != session.num {
+            return Ok(false);
+        }
+        let scan = Scan {
+            num: interval.num,
+            from: interval.from,
+            to: interval.to,
+            segment: Some(interval.segment),
+            only: Only::All,
+            newest_first: true,
+        };
+        ctx.tx.scan_meta(scan, &mut |meta: RecordMeta| {
+            if meta.kind == RecordKind::End {
+                last = Some(meta.seq);
+                return Ok(Flow::Stop);
+            }
+            Ok(Flow::More)
+        })?;
+        Ok(last.is_none())
+    })?;
+    let Some(record) = last.map(|seq| ctx.tx.record(session.num, seq)).transpose()?.flatten() else {
         return Ok(false);
-    }
+    };
     let end = Body::decode(&record.body)?.end;
     Ok(end.and_then(|end| end.outcome.finish_reason) == Some(FinishReason::Interrupted))
 }
@@ -268,7 +290,7 @@ fn free_branch(
         ))),
         Some(mut holder) => {
             // It goes on writing where it is, but nobody's head will follow it.
-            holder.leased = true;
+            holder.leased = false;
             holder.seen = None;
             ctx.tx.put_turn(&holder)?;
             head.lease = None;
@@ -328,6 +350,7 @@ pub(crate) fn delete(ctx: &mut Ctx<'_>, key: &SessionKey) -> Result<Option<u64>>
     let Some(mut row) = ctx.tx.find_session(key)? else { return Ok(None) };
     row.deleted = true;
     for turn in ctx.tx.turns(Some(row.num))? {
+        ctx.release_snapshot(&turn)?;
         ctx.tx.delete_turn(turn.num, turn.begin)?;
     }
     ctx.tx.put_session(&row)?;
@@ -339,7 +362,7 @@ pub(crate) fn label(ctx: &mut Ctx<'_>, id: SnapshotId, label: Option<&str>) -> R
     if label.is_some_and(|label| label.len() > MAX_LABEL) {
         return Err(Error::too_large(format!("a label has at most {MAX_LABEL} bytes")));
     }
-    let mut row = ctx.tx.snapshot(id)?.ok_or_else(unknown)?;
+    let mut row = ctx.tx.snapshot(id)?.filter(|row| !row.is_reserved()).ok_or_else(unknown)?;
     ctx.tx.session(row.num)?.filter(|session| !session.deleted).ok_or_else(unknown)?;
     row.label = label.map(str::to_owned);
     ctx.tx.put_snapshot(&row)
@@ -450,14 +473,4 @@ pub(crate) fn fork_place(read: &dyn Read, at: &crate::store::At) -> Result<(Sess
             meta.seq
         ))),
     }
-}
-
-/// Whether any branch's line of a session goes through a place.
-pub(crate) fn on_some_line(read: &dyn Read, heads: &[BranchRow], place: Place) -> Result<bool> {
-    for row in heads {
-        if holds(read, row.head.place(), place)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -191,8 +191,36 @@ pub(crate) struct SnapshotRow {
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
     pub(crate) label: Option<String>,
-    /// The turn a pending row belongs to.
+    /// The turn a reserved or pending row belongs to.
     pub(crate) turn: Option<u64>,
+}
+
+impl SnapshotRow {
+    /// Whether it only keeps its id from being used by others: it names no point yet.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.seq == 0
+    }
+
+    /// A row that reserves an id for a running turn.
+    pub(crate) fn reserved(id: SnapshotId, num: u64, turn: u64, at: Timestamp) -> Self {
+        Self {
+            id,
+            num,
+            seq: 0,
+            parent: None,
+            digest: Digest::ABSENT,
+            index: 0,
+            turn_index: 0,
+            event: None,
+            status: SnapshotStatus::Pending,
+            finish: None,
+            error: None,
+            created_at: at,
+            updated_at: at,
+            label: None,
+            turn: Some(turn),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -309,6 +337,7 @@ pub(crate) trait Write: Read {
     fn delete_turn(&mut self, num: u64, begin: u64) -> Result<()>;
     fn put_key(&mut self, num: u64, key: &TurnKey, row: &KeyRow) -> Result<()>;
     fn put_snapshot(&mut self, row: &SnapshotRow) -> Result<()>;
+    fn remove_snapshot(&mut self, id: SnapshotId) -> Result<()>;
     fn set_scope(&mut self, scope: Scope, app: &AppName, user: Option<&UserId>, key: &str, value: Option<&Json>) -> Result<()>;
     fn put_artifact(&mut self, num: u64, row: &ArtifactRow) -> Result<()>;
     /// Keeps a blob unless the tree has it.

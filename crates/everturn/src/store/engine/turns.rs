@@ -1,13 +1,13 @@
 //! The write path of turns: begin, step, end, and what can happen in between.
 
-use super::body::Body;
+use super::body::{Body, encode};
 use super::prepare::Prepared;
 use super::rules::{
     Ctx, NO_LIMIT, NewRecord, Step, head_of, live_session, nearest_snapshot, no_branch, snapshot_row,
 };
 use super::sessions::{NewSession, create};
 use super::tables::{
-    Flow, Head, KeyRow, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow,
+    Flow, Head, KeyRow, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, SnapshotRow, TurnRow,
 };
 use crate::digest::Digest;
 use crate::session::SessionKey;
@@ -17,7 +17,7 @@ use crate::store::{BeginTurn, Busy, Commit, Detach, EndTurn, IfMoved, Start, Ste
 use crate::turn::{
     Aborted, Begin, Begun, EndStatus, EndedTurn, Fence, NewSnapshot, Outcome, Receipt, RecordKind, TurnStatus,
 };
-use crate::{BranchName, Error, Point, Result, TurnId};
+use crate::{BranchName, Error, Point, Result, SnapshotId, TurnId};
 
 /// A turn about to begin, made ready.
 pub(crate) struct NewTurn {
@@ -143,6 +143,9 @@ pub(crate) fn begin(ctx: &mut Ctx<'_>, new: &NewTurn) -> Result<Step<Written<Beg
         beat: ctx.env.beat(),
     };
     ctx.tx.put_turn(&turn)?;
+    if let Some(id) = request.snapshot {
+        ctx.tx.put_snapshot(&SnapshotRow::reserved(id, num, begin, ctx.env.now))?;
+    }
     if let Some(key) = &request.key {
         ctx.tx.put_key(num, key, &KeyRow { turn: begin, payload: new.payload })?;
     }
@@ -188,7 +191,7 @@ fn find_start(ctx: &Ctx<'_>, request: &BeginTurn) -> Result<Option<(SessionRow, 
         }
         Start::Snapshot { id, session } => {
             let unknown = || Error::not_found(format!("there is no snapshot {id}: list the session's snapshots"));
-            let row = ctx.tx.snapshot(*id)?.ok_or_else(unknown)?;
+            let row = ctx.tx.snapshot(*id)?.filter(|row| !row.is_reserved()).ok_or_else(unknown)?;
             let owner = ctx.tx.session(row.num)?.filter(|owner| !owner.deleted).ok_or_else(unknown)?;
             if let Some(wanted) = session
                 && *wanted != owner.key
@@ -313,7 +316,7 @@ fn append_to_turn(
 struct TurnEntry {
     kind: RecordKind,
     event: Option<SnapshotEvent>,
-    snapshot: Option<crate::SnapshotId>,
+    snapshot: Option<SnapshotId>,
     tip: Tip,
 }
 
@@ -332,7 +335,7 @@ pub(crate) fn step(ctx: &mut Ctx<'_>, request: &StepTurn, prepared: Option<&Prep
         return Err(Error::invalid("a turn needs a reserved snapshot id to go on in the background: begin it with one"));
     }
     if let Some(new) = &request.snapshot {
-        ctx.check_snapshot_id(new.id, None)?;
+        ctx.check_snapshot_id(new.id, Some((turn.num, turn.begin)))?;
         if turn.snapshot == Some(new.id) {
             return Err(Error::invalid("a step's snapshot needs an id of its own, not the one reserved for the end"));
         }
@@ -340,26 +343,31 @@ pub(crate) fn step(ctx: &mut Ctx<'_>, request: &StepTurn, prepared: Option<&Prep
     let base_meta = ctx.meta(base)?;
     let tip = prepared.edit_tip(&base_meta.tip, request.event.is_some());
     let pending = (request.detach == Detach::Background).then_some(turn.snapshot).flatten();
-    let snapshot = request.snapshot.as_ref().map(|new| new.id).or(pending);
-    let entry = TurnEntry { kind: RecordKind::Step, event: request.event, snapshot, tip };
-    let appended = append_to_turn(ctx, &mut session, &turn, prepared, entry)?;
-    let digest = appended.meta.tip.digests.state();
+    let named = request.snapshot.as_ref().map(|new| new.id);
     let parent = nearest_snapshot(ctx.tx, base, &mut |row, _| row.status == SnapshotStatus::Completed)?;
     let parent = parent.map(|row| row.id);
+    let entry = TurnEntry { kind: RecordKind::Step, event: request.event, snapshot: named.or(pending), tip };
+    let appended = append_to_turn(ctx, &mut session, &turn, prepared, entry)?;
+    let digest = appended.meta.tip.digests.state();
+    let mut last = appended.meta.clone();
     if let Some(new) = &request.snapshot {
         ctx.tx.put_snapshot(&snapshot_row(&appended.meta, new, parent, digest))?;
     }
-    if let Some(id) = pending
-        && ctx.tx.snapshot(id)?.is_none()
-    {
-        let mut row = snapshot_row(&appended.meta, &NewSnapshot::new(id), parent, digest);
-        row.status = SnapshotStatus::Pending;
-        row.event = None;
-        row.index = appended.meta.tip.index;
-        row.turn = Some(turn.begin);
-        ctx.tx.put_snapshot(&row)?;
+    if let Some(id) = pending {
+        if named.is_some() {
+            // A record names one snapshot; the pending one gets a record of its own.
+            last = append_empty_step(ctx, &mut session, &turn, id, &appended.meta.tip)?;
+        }
+        if ctx.tx.snapshot(id)?.is_none_or(|row| row.is_reserved()) {
+            let mut row = snapshot_row(&last, &NewSnapshot::new(id), named.or(parent), digest);
+            row.status = SnapshotStatus::Pending;
+            row.event = None;
+            row.index = last.tip.index;
+            row.turn = Some(turn.begin);
+            ctx.tx.put_snapshot(&row)?;
+        }
     }
-    turn.tip = appended.meta.seq;
+    turn.tip = last.seq;
     turn.scopes.then(&prepared.scopes);
     turn.artifacts.extend(appended.puts);
     turn.beat = ctx.env.beat();
@@ -367,12 +375,34 @@ pub(crate) fn step(ctx: &mut Ctx<'_>, request: &StepTurn, prepared: Option<&Prep
     ctx.tx.put_session(&session)?;
     let receipt = Receipt {
         point: Point::new(appended.meta.seq),
-        snapshot_id: request.snapshot.as_ref().map(|new| new.id).or(pending),
+        snapshot_id: named.or(pending),
         digest,
         on_head: false,
         at: ctx.env.now,
     };
     Ok(Step::Done(Written { answer: receipt, record: Some((base, appended.meta)), session: session.num }))
+}
+
+fn append_empty_step(
+    ctx: &mut Ctx<'_>,
+    session: &mut SessionRow,
+    turn: &TurnRow,
+    snapshot: SnapshotId,
+    tip: &Tip,
+) -> Result<RecordMeta> {
+    let segment = turn.segment.ok_or_else(|| Error::internal("a turn without a segment writes"))?;
+    let record = NewRecord {
+        segment,
+        kind: RecordKind::Step,
+        turn: Some((turn.begin, turn.attempt)),
+        event: None,
+        snapshot: Some(snapshot),
+        width: 1,
+        tip,
+        body: &encode(&Body::default().text()?)?,
+    };
+    let seq = ctx.append(session, record)?;
+    ctx.meta(Place { num: session.num, segment, seq })
 }
 
 pub(crate) fn end(ctx: &mut Ctx<'_>, request: &EndTurn, prepared: Option<&Prepared>) -> Result<Step<Written<Receipt>>> {
@@ -410,7 +440,7 @@ fn finish_turn(ctx: &mut Ctx<'_>, mut session: SessionRow, turn: TurnRow, finish
     tip.turns += u64::from(completed);
 
     let pending = match turn.snapshot {
-        Some(id) => ctx.tx.snapshot(id)?.filter(|row| row.status == SnapshotStatus::Pending),
+        Some(id) => ctx.tx.snapshot(id)?.filter(|row| row.status == SnapshotStatus::Pending && !row.is_reserved()),
         None => None,
     };
     let pending_new = pending.as_ref().map(|row| NewSnapshot { id: row.id, label: row.label.clone() });
@@ -480,6 +510,7 @@ fn finish_turn(ctx: &mut Ctx<'_>, mut session: SessionRow, turn: TurnRow, finish
         ctx.write_versions(&session, &turn.artifacts)?;
         ctx.write_versions(&session, &puts)?;
     }
+    ctx.release_snapshot(&turn)?;
     ctx.tx.delete_turn(turn.num, turn.begin)?;
     ctx.tx.put_session(&session)?;
     let receipt = Receipt {
@@ -583,10 +614,10 @@ fn find_turn(ctx: &Ctx<'_>, which: &TurnRef) -> Result<(SessionRow, u64)> {
             Ok((session, id.begin))
         }
         TurnRef::Snapshot(id) => {
-            if let Some(turn) = ctx.tx.turns(None)?.into_iter().find(|turn| turn.snapshot == Some(*id)) {
-                return Ok((live(turn.num)?, turn.begin));
-            }
             let row = ctx.tx.snapshot(*id)?.ok_or_else(unknown)?;
+            if let Some(turn) = row.turn {
+                return Ok((live(row.num)?, turn));
+            }
             let meta = ctx.tx.meta(row.num, row.seq)?.ok_or_else(unknown)?;
             Ok((live(row.num)?, meta.turn.ok_or_else(unknown)?))
         }
@@ -701,6 +732,15 @@ fn take_over_row(ctx: &mut Ctx<'_>, mut session: SessionRow, mut turn: TurnRow) 
 }
 
 impl Ctx<'_> {
+    /// Gives back a reserved snapshot id that the turn did not use.
+    pub(crate) fn release_snapshot(&mut self, turn: &TurnRow) -> Result<()> {
+        let Some(id) = turn.snapshot else { return Ok(()) };
+        if self.tx.snapshot(id)?.is_some_and(|row| row.is_reserved() && row.turn == Some(turn.begin)) {
+            self.tx.remove_snapshot(id)?;
+        }
+        Ok(())
+    }
+
     /// Voids the last attempt; one that already lost its branch has been voided then.
     fn void_attempt_if_open(&mut self, session: &mut SessionRow, turn: &mut TurnRow) -> Result<()> {
         if turn.segment.is_some() { self.void_attempt(session, turn) } else { Ok(()) }

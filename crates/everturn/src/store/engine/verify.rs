@@ -148,7 +148,7 @@ fn verify_segment(
 fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row: &RecordRow) -> Result<PointState> {
     let meta = &row.meta;
     let text = decode(&row.body).map_err(|e| damaged(meta, e))?;
-    let body = Body::parse(&text)?;
+    Body::parse(&text)?;
     let mut fold = Fold::from(before.clone());
     fold.apply(meta, &text)?;
     let state = fold.finish(|digest| {
@@ -158,10 +158,6 @@ fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row:
         }
         Ok(artifact.into())
     })?;
-    if body.end.as_ref().is_some_and(|end| end.status.status().is_none()) {
-        // The void of a lost attempt carries the tip of the turn's start and holds nothing.
-        return Ok(before.clone());
-    }
     let wrong = |what: &str| Err(Error::corrupt(format!("{what} of record {} does not match its content", meta.seq)));
     let digests = &meta.tip.digests;
     if chain_after(before, &text)? != digests.chain || state.messages.len() as u64 != meta.tip.messages {

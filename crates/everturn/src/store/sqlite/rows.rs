@@ -528,6 +528,11 @@ impl Write for Rows<'_> {
         Ok(())
     }
 
+    fn remove_snapshot(&mut self, id: SnapshotId) -> Result<()> {
+        self.run("remove_snapshot", [id.uuid().as_bytes().as_slice()])?;
+        Ok(())
+    }
+
     fn set_scope(
         &mut self,
         scope: Scope,
