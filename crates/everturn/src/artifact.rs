@@ -21,7 +21,7 @@ pub struct Artifact {
     /// What it holds.
     pub parts: Vec<Part>,
     /// Whatever goes with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Json>,
 }
 

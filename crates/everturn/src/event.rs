@@ -79,7 +79,7 @@ pub struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Whatever goes with it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Json>,
 }
 

@@ -68,7 +68,7 @@ pub struct TurnError {
     /// What happened.
     pub message: String,
     /// More about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }
 

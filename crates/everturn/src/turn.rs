@@ -28,10 +28,10 @@ pub struct Input {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Message>,
     /// Structured input beside or instead of messages.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub data: Option<Json>,
     /// Answers to what an interrupted turn asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub resume: Option<Json>,
     /// Go on in the background.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -218,7 +218,7 @@ pub struct ToolEntry {
     /// How far it got.
     pub phase: ToolPhase,
     /// What it was given, or what it answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub payload: Option<Json>,
 }
 
@@ -275,7 +275,7 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
     /// What the handler returned.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub output: Option<Json>,
     /// Its last message.
     #[serde(skip_serializing_if = "Option::is_none")]

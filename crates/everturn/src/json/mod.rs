@@ -129,3 +129,8 @@ impl<'de> Deserialize<'de> for Json {
         Self::parse(raw.get()).map_err(serde::de::Error::custom)
     }
 }
+
+/// Reads an optional member so that a `null` that was written stays one: serde's `Option` would take it for absent.
+pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
+    Json::deserialize(deserializer).map(Some)
+}

@@ -32,16 +32,11 @@ pub struct SessionState {
     #[serde(default)]
     pub messages: Vec<Message>,
     /// The application's own state.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "crate::json::present", skip_serializing_if = "Option::is_none")]
     pub custom: Option<Json>,
     /// What was made.
     #[serde(default)]
     pub artifacts: Vec<Artifact>,
-}
-
-/// Tells a `null` that was written from a member that was not: serde's `Option` would read both as `None`.
-fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Json>, D::Error> {
-    Json::deserialize(deserializer).map(Some)
 }
 
 /// The state at a point: what its line adds up to.
