@@ -253,7 +253,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<String> {
                     }
                     slot.as_mut().map_or_else(|| Ok(Vec::new()), |decompressor| decompressor.decompress(rest, len))
                 })
-                .map_err(|e| damaged().with_source(e))?
+                .map_err(|e| damaged().with_source(e))
+                .and_then(|raw| if raw.len() == len { Ok(raw) } else { Err(damaged()) })?
         }
         _ => return Err(damaged()),
     };

@@ -199,7 +199,7 @@ pub(crate) fn is_voided(read: &dyn Read, meta: &RecordMeta, by: u64) -> Result<b
 
 impl Ctx<'_> {
     /// Appends a record to a session; the row is the caller's to write back.
-    pub(crate) fn append(&mut self, session: &mut SessionRow, record: NewRecord<'_>) -> Result<u64> {
+    pub(crate) fn append(&mut self, session: &mut SessionRow, record: NewRecord<'_>) -> Result<RecordMeta> {
         let seq = session.next_seq;
         let row = RecordRow {
             meta: RecordMeta {
@@ -223,11 +223,11 @@ impl Ctx<'_> {
         if session.created_pos == 0 {
             session.created_pos = session.updated_pos;
         }
-        Ok(seq)
+        Ok(row.meta)
     }
 
     /// Appends an admin record, which lives in no segment.
-    pub(crate) fn append_admin(&mut self, session: &mut SessionRow, prepared: &Prepared) -> Result<u64> {
+    pub(crate) fn append_admin(&mut self, session: &mut SessionRow, prepared: &Prepared) -> Result<()> {
         let record = NewRecord {
             segment: 0,
             kind: RecordKind::Admin,
@@ -238,7 +238,7 @@ impl Ctx<'_> {
             tip: &Tip::EMPTY,
             body: &prepared.bytes,
         };
-        self.append(session, record)
+        self.append(session, record).map(drop)
     }
 
     pub(crate) fn put_head(&mut self, session: &mut SessionRow, branch: &BranchName, head: Head) -> Result<()> {
@@ -303,12 +303,14 @@ impl Ctx<'_> {
         Ok(())
     }
 
-    /// Where a new record after a head goes: on in its segment, or into a new one.
-    pub(crate) fn segment_after(&mut self, session: &SessionRow, head: &Head) -> Result<u64> {
-        if head.tail && head.num == session.num {
-            return Ok(head.segment);
+    /// Where a new record after a head goes: on in the segment it may continue, or into a new one.
+    pub(crate) fn segment_after(&mut self, session: &SessionRow, head: &mut Head) -> Result<u64> {
+        if let Some(segment) = head.next {
+            return Ok(segment);
         }
-        self.tx.new_segment(session.num, Some(head.place()))
+        let segment = self.tx.new_segment(session.num, Some(head.place()))?;
+        head.next = Some(segment);
+        Ok(segment)
     }
 
     pub(crate) fn write_scopes(&mut self, key: &SessionKey, delta: &StateDelta) -> Result<()> {

@@ -98,7 +98,7 @@ pub(crate) fn create(ctx: &mut Ctx<'_>, new: &NewSession) -> Result<SessionRow> 
         created_at: ctx.env.now,
         updated_at: ctx.env.now,
         next_seq: 1,
-        main: Head { seq: 1, num, segment, tail: true, lease: None, turns: 0 },
+        main: Head { seq: 1, num, segment, next: Some(segment), lease: None, turns: 0 },
         usage: new.prepared.usage,
         inherited: Usage::default(),
         interrupted: false,
@@ -126,7 +126,7 @@ fn first_record(
     body: &[u8],
     width: u64,
     snapshot: Option<SnapshotId>,
-) -> Result<u64> {
+) -> Result<()> {
     let record = NewRecord {
         segment,
         kind: RecordKind::Edit,
@@ -137,12 +137,11 @@ fn first_record(
         tip,
         body,
     };
-    let seq = ctx.append(row, record)?;
+    let meta = ctx.append(row, record)?;
     if let Some(id) = snapshot {
-        let meta = ctx.meta(Place { num: row.num, segment, seq })?;
         ctx.tx.put_snapshot(&snapshot_row(&meta, &NewSnapshot::new(id), None, tip.digests.state()))?;
     }
-    Ok(seq)
+    Ok(())
 }
 
 /// An admin record that says what was changed.
@@ -208,7 +207,7 @@ pub(crate) fn branch(ctx: &mut Ctx<'_>, key: &SessionKey, change: &BranchChange,
             let interrupted = interrupted_at(ctx, &row, &head)?;
             free_branch(ctx, &mut row, &mut old, name, *under_lease)?;
             if head.place() == old.place() {
-                head.tail = old.tail;
+                head.next = old.next;
             }
             ctx.put_head(&mut row, name, head)?;
             if name.is_main() {
@@ -241,7 +240,7 @@ fn head_at(ctx: &Ctx<'_>, row: &SessionRow, point: Point) -> Result<Head> {
         )));
     }
     let Place { num, segment, seq } = meta.place();
-    Ok(Head { seq, num, segment, tail: false, lease: None, turns: meta.tip.turns })
+    Ok(Head { seq, num, segment, next: None, lease: None, turns: meta.tip.turns })
 }
 
 /// Whether the last turn of the session's own on the way to a head waits for a person; edits do not answer for one.
@@ -294,7 +293,7 @@ fn free_branch(
             holder.seen = None;
             ctx.tx.put_turn(&holder)?;
             head.lease = None;
-            head.tail = false;
+            head.next = None;
             Ok(())
         }
         None => ctx.lose(row, head),
@@ -332,7 +331,7 @@ pub(crate) fn fork(ctx: &mut Ctx<'_>, new: &NewFork) -> Result<SessionRecord> {
         created_at: ctx.env.now,
         updated_at: ctx.env.now,
         next_seq: seq,
-        main: Head { seq, num, segment, tail: true, lease: None, turns: meta.tip.turns },
+        main: Head { seq, num, segment, next: Some(segment), lease: None, turns: meta.tip.turns },
         usage: Usage::default(),
         inherited: meta.tip.usage,
         interrupted: false,

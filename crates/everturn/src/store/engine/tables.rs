@@ -51,8 +51,9 @@ pub(crate) struct Head {
     /// The session whose record it is: another one right after a rewind into what a fork inherited.
     pub(crate) num: u64,
     pub(crate) segment: u64,
-    /// Whether everything after the head in its segment is void, so that the segment may be continued.
-    pub(crate) tail: bool,
+    /// The segment a turn from here goes on in: one that holds nothing after the head but what is void. Nothing when
+    /// there is none that is known to be so; opening a new one is never wrong.
+    pub(crate) next: Option<u64>,
     /// The begin of the turn that holds the branch.
     pub(crate) lease: Option<u64>,
     pub(crate) turns: u64,

@@ -99,7 +99,7 @@ pub(super) fn head(row: &Row<'_>) -> Result<Head> {
         seq: uint(row, "head_seq")?,
         num: uint(row, "head_num")?,
         segment: uint(row, "head_segment")?,
-        tail: column(row, "head_tail")?,
+        next: optional_uint(row, "head_next")?,
         lease: optional_uint(row, "head_lease")?,
         turns: uint(row, "head_turns")?,
     })

@@ -12,12 +12,12 @@ SELECT * FROM session WHERE tree = ?1 ORDER BY num;
 SELECT seq FROM sqlite_sequence WHERE name = 'session';
 -- update_session
 UPDATE session SET agent = ?2, title = ?3, labels = ?4, metadata = ?5, updated_at = ?6, next_seq = ?7, head_seq = ?8,
-    head_num = ?9, head_segment = ?10, head_tail = ?11, head_lease = ?12, head_turns = ?13, usage = ?14,
+    head_num = ?9, head_segment = ?10, head_next = ?11, head_lease = ?12, head_turns = ?13, usage = ?14,
     interrupted = ?15, updated_pos = ?16
 WHERE num = ?1;
 -- insert_session
 INSERT INTO session (num, agent, title, labels, metadata, updated_at, next_seq, head_seq, head_num, head_segment,
-    head_tail, head_lease, head_turns, usage, interrupted, updated_pos, tree, app, user, id, created_at, inherited,
+    head_next, head_lease, head_turns, usage, interrupted, updated_pos, tree, app, user, id, created_at, inherited,
     forked_id, forked_seq, deleted, created_pos, listed_pos)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
     0, ?25, ?25);
@@ -89,14 +89,14 @@ INSERT INTO segment (num, parent_num, parent_segment, parent_seq) VALUES (?1, ?2
 DELETE FROM segment WHERE num = ?1;
 
 -- branch
-SELECT name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns FROM branch WHERE num = ?1 AND name = ?2;
+SELECT name, head_seq, head_num, head_segment, head_next, head_lease, head_turns FROM branch WHERE num = ?1 AND name = ?2;
 -- branches
-SELECT name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns FROM branch WHERE num = ?1 ORDER BY name;
+SELECT name, head_seq, head_num, head_segment, head_next, head_lease, head_turns FROM branch WHERE num = ?1 ORDER BY name;
 -- put_branch
-INSERT INTO branch (num, name, head_seq, head_num, head_segment, head_tail, head_lease, head_turns)
+INSERT INTO branch (num, name, head_seq, head_num, head_segment, head_next, head_lease, head_turns)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (num, name) DO UPDATE SET head_seq = excluded.head_seq, head_num = excluded.head_num,
-    head_segment = excluded.head_segment, head_tail = excluded.head_tail, head_lease = excluded.head_lease,
+    head_segment = excluded.head_segment, head_next = excluded.head_next, head_lease = excluded.head_lease,
     head_turns = excluded.head_turns;
 -- delete_branch
 DELETE FROM branch WHERE num = ?1 AND name = ?2;

@@ -25,7 +25,7 @@ CREATE TABLE session (
     head_seq     INTEGER NOT NULL,
     head_num     INTEGER NOT NULL,
     head_segment INTEGER NOT NULL,
-    head_tail    INTEGER NOT NULL,
+    head_next    INTEGER,
     head_lease   INTEGER,
     head_turns   INTEGER NOT NULL,
     usage        BLOB NOT NULL,
@@ -89,7 +89,7 @@ CREATE TABLE branch (
     head_seq     INTEGER NOT NULL,
     head_num     INTEGER NOT NULL,
     head_segment INTEGER NOT NULL,
-    head_tail    INTEGER NOT NULL,
+    head_next    INTEGER,
     head_lease   INTEGER,
     head_turns   INTEGER NOT NULL,
     PRIMARY KEY (num, name)

@@ -1,0 +1,320 @@
+//! The turns' side of an engine: requests are made ready here, written, and their states kept at hand.
+
+use std::sync::{Arc, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::begin::{self, NewTurn};
+use super::body::{BeginBody, EndBody, put_varint};
+use super::fold::Fold;
+use super::prepare::{Draft, Prepared};
+use super::rules::{Ctx, Step};
+use super::sessions::{self, NewSession};
+use super::tables::Place;
+use super::turns::{self, Written};
+use super::{Backend, Inner, Sync, edit};
+use crate::digest::Digest;
+use crate::event::Event;
+use crate::json::Json;
+use crate::state::{PointState, StateDelta};
+use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Start, StepTurn, TurnRef};
+use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Input, Outcome, Receipt, RecordKind};
+use crate::{BranchName, Error, ErrorKind, FinishReason, Result, SessionId, TurnId, TurnKey};
+
+/// Turns whose place is remembered; the rest are asked for.
+const MAX_TIPS: usize = 65_536;
+
+impl<B: Backend> Inner<B> {
+    pub(crate) async fn begin(&self, mut turn: BeginTurn) -> Result<Begin> {
+        let payload = payload(&turn)?;
+        let mut create = None;
+        if let Start::OpenOrCreate(session) = &turn.start {
+            let derived = turn.key.as_ref().map(|key| derived_id(session, key)).transpose()?;
+            let new = self.new_session((**session).clone(), derived)?;
+            turn.start = Start::OpenOrCreate(Box::new(new.session.clone()));
+            create = Some(new);
+        }
+        let queue = match (&turn.start, turn.busy) {
+            (Start::Session(key), Busy::Wait(limit)) => Some((key.clone(), limit)),
+            (Start::OpenOrCreate(_), Busy::Wait(limit)) => create.as_ref().map(|new| (new.key.clone(), limit)),
+            _ => None,
+        };
+        let Some((key, limit)) = queue else { return self.try_begin(turn, payload, create).await };
+        let place = (key, turn.branch.clone().unwrap_or_default());
+        let deadline = tokio::time::Instant::now() + limit;
+        let waited = |error: Option<Error>| {
+            error.unwrap_or_else(|| {
+                Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"))
+            })
+        };
+        let Ok(_front) = tokio::time::timeout_at(deadline, self.queues.enter(place.clone())).await else {
+            return Err(waited(None));
+        };
+        let mut news = None;
+        loop {
+            // Told from before the attempt on, so that an end in between is not missed.
+            let told = news.as_ref().map(|news: &Arc<Notify>| {
+                let mut told = Box::pin(news.clone().notified_owned());
+                told.as_mut().enable();
+                told
+            });
+            match self.try_begin(turn.clone(), payload, create.clone()).await {
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    let now = tokio::time::Instant::now();
+                    if now >= deadline {
+                        return Err(waited(Some(error)));
+                    }
+                    let Some(told) = told else {
+                        let key = place.0.clone();
+                        let row = self.backend.read(move |read, _| read.find_session(&key)).await?;
+                        news = Some(self.news.of(row.map_or(0, |row| row.num)));
+                        continue;
+                    };
+                    let until = deadline.min(now + self.config.poll);
+                    let _ = tokio::time::timeout_at(until, told).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_begin(&self, turn: BeginTurn, payload: Digest, mut create: Option<NewSession>) -> Result<Begin> {
+        let draft = begin_draft(&turn);
+        let needs_base = draft.needs_base();
+        if needs_base && let Some(new) = create.take() {
+            // The input changes state, which must be there first.
+            let made = self.write(Sync::Lazy, move |ctx| sessions::create(ctx, &new).map(drop)).await;
+            match made {
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        let mut prepared = if needs_base { None } else { Some(draft.prepare(None, &self.config.limits)?) };
+        let mut new = NewTurn { turn, payload, create, prepared: prepared.clone() };
+        loop {
+            let shared = Arc::new(new);
+            let job = shared.clone();
+            match self.write(Sync::Lazy, move |ctx| begin::begin(ctx, &job)).await? {
+                Step::Done(written) => {
+                    if let Begin::Begun(begun) = &written.answer {
+                        self.remember_tip(begun.turn, &written);
+                    }
+                    self.remember(&written, prepared.as_ref());
+                    self.news.tell(written.session);
+                    return Ok(written.answer);
+                }
+                Step::Rebase(place) => {
+                    let state = self.state_at(place).await?;
+                    prepared = Some(draft.prepare(Some(&state), &self.config.limits)?);
+                    new = NewTurn {
+                        turn: shared.turn.clone(),
+                        payload,
+                        create: shared.create.clone(),
+                        prepared: prepared.clone(),
+                    };
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn step(&self, step: StepTurn) -> Result<Receipt> {
+        let draft = Draft::of(step.changes.clone());
+        let turn = step.fence.turn;
+        let base = self.tip_of(turn);
+        let step = Arc::new(step);
+        let written = self
+            .write_after(draft, base, move |ctx, prepared| turns::step(ctx, &step, prepared))
+            .await?;
+        self.remember_tip(turn, &written);
+        Ok(written.answer)
+    }
+
+    pub(crate) async fn end(&self, end: EndTurn) -> Result<Receipt> {
+        let draft = Draft {
+            changes: end.changes.clone(),
+            state: end.scopes.clone(),
+            end: Some(EndBody { status: end.status.into(), outcome: strip(end.outcome.clone())? }),
+            ..Draft::default()
+        };
+        let turn = end.fence.turn;
+        let base = self.tip_of(turn);
+        let end = Arc::new(end);
+        let written =
+            self.write_after(draft, base, move |ctx, prepared| turns::end(ctx, &end, prepared)).await?;
+        self.forget_tip(turn);
+        Ok(written.answer)
+    }
+
+    pub(crate) async fn commit(&self, commit: Commit) -> Result<Receipt> {
+        let draft =
+            Draft { changes: commit.changes.clone(), invocation: commit.invocation.clone(), ..Draft::default() };
+        let commit = Arc::new(commit);
+        let written = self.write_after(draft, None, move |ctx, prepared| edit::commit(ctx, &commit, prepared)).await?;
+        Ok(written.answer)
+    }
+
+    /// Prepares a record for the state it follows, and again if it turns out to follow another one.
+    async fn write_after<T, F>(&self, draft: Draft, mut base: Option<Place>, rule: F) -> Result<Written<T>>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
+    {
+        let needs_base = draft.needs_base();
+        let rule = Arc::new(rule);
+        // A place that was remembered may be out of date: another handle may have written to the turn.
+        let mut guessed = true;
+        loop {
+            let prepared = match (needs_base, base) {
+                (false, _) => Some(draft.prepare(None, &self.config.limits)?),
+                (true, None) => None,
+                (true, Some(place)) => {
+                    let made = match self.state_at(place).await {
+                        Ok(state) => draft.prepare(Some(&state), &self.config.limits),
+                        Err(error) => Err(error),
+                    };
+                    match made {
+                        Ok(prepared) => Some(prepared),
+                        Err(_) if guessed => None,
+                        // What it was to follow is gone; the writer knows why.
+                        Err(error) if error.kind() == ErrorKind::NotFound => None,
+                        Err(error) => return Err(error),
+                    }
+                }
+            };
+            let prepared = Arc::new(prepared);
+            let (job, rule) = (prepared.clone(), rule.clone());
+            match self.write(Sync::Durable, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
+                Step::Done(written) => {
+                    self.remember(&written, prepared.as_ref().as_ref());
+                    self.news.tell(written.session);
+                    return Ok(written);
+                }
+                Step::Rebase(place) => (base, guessed) = (Some(place), false),
+            }
+        }
+    }
+
+    pub(crate) async fn abort(&self, turn: TurnRef) -> Result<Aborted> {
+        let outcome = Outcome::finished(FinishReason::Aborted);
+        let draft =
+            Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
+        let prepared = draft.prepare(None, &self.config.limits)?;
+        let written = self.write(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
+        self.forget_tip(written.answer.turn);
+        self.news.tell(written.session);
+        Ok(written.answer)
+    }
+
+    pub(crate) async fn renew(&self, fence: &Fence) -> Result<()> {
+        let fence = *fence;
+        self.write(Sync::Lazy, move |ctx| turns::renew(ctx, &fence)).await
+    }
+
+    pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {
+        let written = self.write(Sync::Durable, move |ctx| begin::take_over(ctx, turn)).await?;
+        self.remember_tip(turn, &written);
+        self.news.tell(written.session);
+        Ok(written.answer)
+    }
+
+    fn tip_of(&self, turn: TurnId) -> Option<Place> {
+        self.tips.lock().unwrap_or_else(PoisonError::into_inner).get(&turn).copied()
+    }
+
+    fn remember_tip<T>(&self, turn: TurnId, written: &Written<T>) {
+        let Some((_, meta)) = &written.record else { return };
+        let mut tips = self.tips.lock().unwrap_or_else(PoisonError::into_inner);
+        if tips.len() >= MAX_TIPS {
+            tips.clear();
+        }
+        tips.insert(turn, meta.place());
+    }
+
+    fn forget_tip(&self, turn: TurnId) {
+        self.tips.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
+    }
+
+    /// Keeps the state after a record at hand, if the one before it was.
+    fn remember<T>(&self, written: &Written<T>, prepared: Option<&Prepared>) {
+        let (Some((base, meta)), Some(prepared)) = (&written.record, prepared) else { return };
+        if meta.kind == RecordKind::Void {
+            return;
+        }
+        let Some(before) = self.cache.get(*base) else { return };
+        let after = || -> Result<PointState> {
+            let mut fold = Fold::from(before);
+            fold.apply(meta, &prepared.text)?;
+            if let Some(custom) = &prepared.custom {
+                fold.set_custom(custom.value.clone());
+            }
+            fold.finish(|digest| {
+                let put = prepared.puts.iter().find(|put| put.digest == digest);
+                put.map(|put| put.content.clone()).ok_or_else(|| Error::internal("an artifact was not at hand"))
+            })
+        };
+        match after() {
+            Ok(state) => {
+                let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
+                self.cache.put(meta.place(), settled, state);
+            }
+            Err(error) => tracing::warn!(%error, "a state was not kept at hand"),
+        }
+    }
+}
+
+fn strip(mut outcome: Outcome) -> Result<Outcome> {
+    outcome.message = outcome.message.map(crate::Message::without_snapshot_id).transpose()?;
+    Ok(outcome)
+}
+
+fn begin_draft(turn: &BeginTurn) -> Draft {
+    let mut changes = Changes::new();
+    if !turn.input.messages.is_empty() || !turn.input.state_delta.is_empty() {
+        let event = Event::new("user")
+            .with_messages(turn.input.messages.iter().cloned())
+            .with_state(turn.input.state_delta.clone());
+        changes = changes.event(event);
+    }
+    let input = Input { messages: Vec::new(), state_delta: StateDelta::new(), ..turn.input.clone() };
+    let begin = BeginBody {
+        invocation: turn.invocation.clone(),
+        agent: turn.agent.clone(),
+        branch: turn.branch.clone().unwrap_or_default(),
+        key: turn.key.clone(),
+        input,
+    };
+    Draft { changes, begin: Some(begin), ..Draft::default() }
+}
+
+/// What a key stands for: where the turn starts, on which branch, with what input.
+fn payload(turn: &BeginTurn) -> Result<Digest> {
+    let start = match &turn.start {
+        Start::Session(key) => format!("session {key}"),
+        // With or without creating it, a session is the same start.
+        Start::OpenOrCreate(create) => match &create.id {
+            Some(id) => format!("session {}/{}/{id}", create.app, create.user),
+            None => format!("fresh {}/{}", create.app, create.user),
+        },
+        Start::Snapshot { id, .. } => format!("snapshot {id}"),
+        Start::Point { session, point } => format!("point {session} {point}"),
+    };
+    let branch = turn.branch.as_ref().map_or("", BranchName::as_str);
+    let input = Digest::of_json(&Json::from_value(&turn.input)?)?;
+    let mut text = Vec::new();
+    for part in [start.as_bytes(), branch.as_bytes(), input.as_bytes()] {
+        put_varint(&mut text, part.len() as u64);
+        text.extend_from_slice(part);
+    }
+    Ok(Digest::of_parts(&[&text]))
+}
+
+/// The id of a session that nobody named but whose first turn has a key.
+fn derived_id(session: &CreateSession, key: &TurnKey) -> Result<SessionId> {
+    let mut text = Vec::new();
+    for part in [session.app.as_str(), session.user.as_str(), key.as_str()] {
+        put_varint(&mut text, part.len() as u64);
+        text.extend_from_slice(part.as_bytes());
+    }
+    let digest = Digest::of_parts(&[b"everturn session 1\n", &text]).to_string();
+    SessionId::new(format!("k-{}", &digest[..32]))
+}
