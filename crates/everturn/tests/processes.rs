@@ -9,6 +9,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use everturn::store::{
@@ -41,6 +42,7 @@ enum Said {
     Begun { turn: String, leased: bool },
     Ended(Receipt),
     Refused(String),
+    Texts(Vec<String>),
     Done,
 }
 
@@ -67,7 +69,8 @@ fn says(text: impl AsRef<str>) -> Changes {
 /// One turn that says who did it and which it is, and counts on in the custom state as it finds it.
 async fn turn(store: &SqliteStore, session: &SessionKey, who: &str, i: usize) -> Receipt {
     let begun = begun(store, session, Busy::Wait(LONG_LEASE)).await;
-    let state = store.state(At::Point(session.clone(), begun.point)).await.expect("it can be read").expect("it is ours");
+    let state =
+        store.state(At::Point(session.clone(), begun.point)).await.expect("it can be read").expect("it is ours");
     let count: u64 = state.custom().map_or(0, |custom| custom.to::<BTreeMap<String, u64>>().expect("ours")["count"]);
     let changes = says(format!("{who} {i}")).custom(json(format!("{{\"count\":{}}}", count + 1)));
     let mark = StateDelta::new().set(format!("user:{who} {i}"), Json::null());
@@ -85,14 +88,22 @@ async fn said_on(store: &SqliteStore, session: SessionKey) -> Vec<String> {
 fn child() {
     let (Some(file), Some(role)) = (var(FILE), var(ROLE)) else { return };
     let lease = Duration::from_millis(setting(LEASE, 600_000));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("it starts");
+    if role == "visitor" {
+        return visitor(&file);
+    }
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("it starts");
     runtime.block_on(async {
+        if role == "opener" {
+            return opener(Path::new(&file)).await;
+        }
         let store = open(Path::new(&file), lease);
         match role.as_str() {
             "worker" => worker(store).await,
             "holder" => holder(&store).await,
             "contender" => contender(&store).await,
             "detached" => detached(&store).await,
+            "reader" => say(&Said::Texts(said_on(&store, shared()).await)),
             other => panic!("there is no role {other}"),
         }
     });
@@ -123,6 +134,29 @@ async fn worker(store: SqliteStore) {
     say(&Said::Done);
 }
 
+/// Opens a file that may not be there yet, four times at once, and begins a turn through each handle.
+async fn opener(file: &Path) {
+    say(&Said::Ready);
+    told();
+    let start = Barrier::new(4);
+    let stores: Vec<_> = std::thread::scope(|scope| {
+        let open_it = || {
+            start.wait();
+            open(file, LONG_LEASE)
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(open_it)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it opens")).collect()
+    });
+    for (i, store) in stores.iter().enumerate() {
+        let mine = key("all", &format!("{} {i}", std::process::id()));
+        store.open_or_create(CreateSession::at(shared())).await.expect("it can be made");
+        store.create(CreateSession::at(mine.clone())).await.expect("it is new");
+        let begun = begun(store, &mine, Busy::Refuse).await;
+        say(&Said::Begun { turn: begun.turn.to_string(), leased: begun.leased });
+    }
+    told();
+}
+
 /// Begins a turn, waits for a word inside it, and ends it.
 async fn holder(store: &SqliteStore) {
     let begun = begun(store, &shared(), Busy::Refuse).await;
@@ -147,7 +181,8 @@ async fn contender(store: &SqliteStore) {
 /// Sends a turn to the background, and does one thing at each word.
 async fn detached(store: &SqliteStore) {
     let id: SnapshotId = var(WHO).expect("the parent names it").parse().expect("it is an id");
-    let begun = store.begin(begin(shared(), Busy::Refuse).snapshot(id)).await.expect("it is free").begun().expect("new");
+    let begun =
+        store.begin(begin(shared(), Busy::Refuse).snapshot(id)).await.expect("it is free").begun().expect("new");
     store.step(StepTurn::new(begun.fence, Changes::new()).detach()).await.expect("it may detach");
     say(&Said::Ready);
     told();
@@ -155,6 +190,15 @@ async fn detached(store: &SqliteStore) {
     say(&Said::Ended(store.end(end).await.expect("the turn ends")));
     told();
     assert!(store.delete(&shared()).await.expect("it can be deleted"));
+    say(&Said::Done);
+}
+
+/// Looks into the file and closes it in order: whoever is the last to do so clears away the log.
+fn visitor(file: &str) {
+    let connection = rusqlite::Connection::open(file).expect("the file opens");
+    let sessions: i64 = connection.query_row("SELECT count(*) FROM session", [], |row| row.get(0)).expect("it reads");
+    assert_eq!(sessions, 1);
+    connection.close().expect("it closes");
     say(&Said::Done);
 }
 
@@ -182,6 +226,38 @@ impl Place {
         let store = open(&self.file(), lease);
         store.create(CreateSession::at(shared())).await.expect("it is new");
         store
+    }
+}
+
+/// A new file is switched to its log and given its tables while others wait to do the same; and each handle's sign of
+/// life is cleared away by nobody who comes at that moment.
+#[tokio::test]
+async fn processes_that_make_a_file_together_all_get_it_and_live() {
+    for _ in 0..setting("EVERTURN_OPENINGS", 8) {
+        let place = Place::new();
+        let mut children: Vec<_> = (0..3).map(|_| place.child("opener", &[])).collect();
+        for child in &children {
+            assert!(matches!(child.hear(), Some(Said::Ready)));
+        }
+        for child in &mut children {
+            child.tell("go");
+        }
+        for child in &children {
+            for _ in 0..4 {
+                assert!(matches!(child.hear(), Some(Said::Begun { leased: true, .. })));
+            }
+        }
+        let store = open(&place.file(), LONG_LEASE);
+        let states = || async {
+            let running = store.running(None).await.expect("it can be read");
+            running.iter().map(|turn| turn.status).collect::<Vec<_>>()
+        };
+        assert_eq!(states().await, [TurnStatus::Running; 12], "all their owners live");
+        for child in children {
+            child.kill::<Said>();
+        }
+        assert_eq!(states().await, [TurnStatus::Dead; 12], "all their owners are dead");
+        assert_eq!(store.verify(VerifyScope::All).await.expect("it can be read").sessions, 13);
     }
 }
 
@@ -316,9 +392,24 @@ async fn a_watcher_sees_what_another_process_writes() {
     timeout(SOON, end).await.expect("the end is seen");
 
     writer.tell("delete it");
-    let gone = async {
-        while session.next().await.expect("the store reads") != WatchEvent::Deleted {}
-    };
+    let gone = async { while session.next().await.expect("the store reads") != WatchEvent::Deleted {} };
     timeout(SOON, gone).await.expect("the deletion is seen");
     assert!(matches!(writer.finish::<Said>()[..], [Said::Done]));
+}
+
+/// Closing any descriptor of a file drops all of a process's POSIX locks on it, SQLite's too. A process that opens a
+/// store twice and does so would no longer count as a user of the file: the next one to close it would take the log
+/// away, and everything acknowledged from then on would go into a file without a name.
+#[tokio::test]
+async fn a_second_handle_in_one_process_costs_the_first_nothing() {
+    let place = Place::new();
+    let store = place.with_session(LONG_LEASE).await;
+    let second = open(&place.file(), LONG_LEASE);
+    assert!(matches!(place.child("visitor", &[]).finish::<Said>()[..], [Said::Done]));
+
+    assert!(turn(&store, &shared(), "after", 0).await.on_head);
+    assert!(turn(&second, &shared(), "after", 1).await.on_head);
+    let seen = place.child("reader", &[]).finish();
+    let [Said::Texts(texts)] = &seen[..] else { panic!("it reads: {seen:?}") };
+    assert_eq!(*texts, ["after 0", "after 1"], "acknowledged, and in no file");
 }

@@ -180,7 +180,7 @@ struct Tables {
     scopes: BTreeMap<ScopeKey, BTreeMap<String, Json>>,
     artifacts: BTreeMap<(u64, String, u64), ArtifactRow>,
     blobs: BTreeMap<(u64, Digest), Vec<u8>>,
-    /// Live sessions by the position of their last and first record.
+    /// Live sessions by the position of their last record, and by number.
     updated: BTreeMap<u64, u64>,
     created: BTreeMap<u64, u64>,
 }
@@ -349,10 +349,10 @@ impl Write for Tables {
         }
         if row.deleted {
             self.by_key.remove(&row.key);
-            self.created.remove(&row.created_pos);
+            self.created.remove(&row.num);
         } else {
             self.by_key.insert(row.key.clone(), row.num);
-            self.created.insert(row.created_pos, row.num);
+            self.created.insert(row.num, row.num);
             self.updated.insert(row.updated_pos, row.num);
         }
         Ok(())

@@ -1,13 +1,15 @@
 //! Reading everything there is and holding it against the model.
 
-use everturn::store::{
-    At, EventQuery, ListSessions, RecordQuery, SessionOrder, SnapshotRef, Store, VerifyScope,
+use std::collections::{BTreeMap, BTreeSet};
+
+use everturn::store::{At, EventQuery, ListSessions, RecordQuery, SessionOrder, SnapshotRef, Store, VerifyScope};
+use everturn::{
+    Branch, BranchName, Event, ForkOrigin, Json, Point, PointState, Record, RecordKind, SessionKey, SessionStatus,
 };
-use everturn::{Branch, BranchName, Event, ForkOrigin, Json, PointState, Record, RecordKind, SessionKey};
 
 use crate::compare_rows::{artifacts, snapshots, turns};
 use crate::support::all_events;
-use crate::tree::{Model, NodeId, SessionIx};
+use crate::tree::{Model, Node, NodeId, SessionIx};
 use crate::world::{Check, Lane, same, turn_id};
 
 /// Compares everything one store says with the model.
@@ -56,6 +58,23 @@ async fn listings(model: &Model, store: &dyn Store) -> Check {
             }
         }
         same(order, &found, &expected)?;
+    }
+    for status in [SessionStatus::Idle, SessionStatus::Running, SessionStatus::Interrupted] {
+        let mut query = ListSessions::default().limit(50);
+        query.status = Some(status);
+        query.label = Some("kept".to_owned());
+        query.metadata = [("kind".to_owned(), Json::parse("\"test\"").expect("it is JSON"))].into();
+        let wanted = |ix: &SessionIx| {
+            let row = &model.sessions[*ix];
+            row.alive
+                && row.labels.contains("kept")
+                && row.metadata.get("kind") == query.metadata.get("kind")
+                && model.status(*ix) == status
+        };
+        let expected: BTreeSet<_> = (0..model.sessions.len()).filter(wanted).collect();
+        let expected: BTreeSet<_> = expected.into_iter().map(|ix| model.sessions[ix].key.clone()).collect();
+        let found = text(store.list(query.clone()).await)?.items;
+        same((status, "filtered"), &found.iter().map(|record| record.key()).collect(), &expected)?;
     }
     for ((app, user), keys) in &model.user {
         let mut expected = keys.clone();
@@ -163,7 +182,8 @@ pub(crate) async fn learn_segments(model: &mut Model, lane: &Lane) -> Check {
         for record in log(&*lane.store, &model.sessions[ix].key, after).await? {
             let at = |node: &&NodeId| model.nodes[**node].point.seq() == record.seq;
             let node = *model.sessions[ix].nodes.iter().find(at).ok_or_else(|| format!("unknown {record:?}"))?;
-            model.nodes[node].segment = Some(record.segment);
+            let first = *model.sessions[ix].segments.entry(record.segment).or_insert(record.seq);
+            model.nodes[node].segment = Some(first);
         }
     }
     Ok(())
@@ -174,13 +194,14 @@ async fn records(model: &Model, store: &dyn Store, ix: SessionIx, lane: usize) -
     let found = log(store, &model.sessions[ix].key, 0).await?;
     let nodes = model.sessions[ix].nodes.clone();
     same("length of the log", &found.len(), &nodes.len())?;
+    let mut segments = BTreeMap::new();
     for (record, id) in found.iter().zip(&nodes) {
         let turn = model.nodes[*id].turn.map(|(turn, _)| turn_id(model, turn, lane));
         let node = &model.nodes[*id];
         let hidden = node.voided || node.kind == RecordKind::Void;
         let expected = (node.point.seq(), node.kind, node.at, hidden, node.snapshot, node.event, node.segment);
-        let got =
-            (record.seq, record.kind, record.at, record.voided, record.snapshot_id, record.event, Some(record.segment));
+        let segment = *segments.entry(record.segment).or_insert(record.seq);
+        let got = (record.seq, record.kind, record.at, record.voided, record.snapshot_id, record.event, Some(segment));
         same("a record", &got, &expected)?;
         let attempt = node.turn.map(|(_, attempt)| attempt);
         same("a record's turn", &(record.turn, record.attempt), &(turn, attempt))?;
@@ -188,27 +209,30 @@ async fn records(model: &Model, store: &dyn Store, ix: SessionIx, lane: usize) -
     nodes.iter().try_for_each(|node| placed(model, *node))
 }
 
-/// A record goes on in its parent's segment only if all between them is void; else it is the first in its own.
+/// A record may be in a segment only if all that the segment has between it and what it follows is void.
 fn placed(model: &Model, id: NodeId) -> Check {
     let node = &model.nodes[id];
     if node.kind == RecordKind::Admin {
         return Ok(());
     }
-    let before = |other: &&crate::tree::Node| {
-        (other.session, other.segment) == (node.session, node.segment) && other.point < node.point
+    let here = |other: &&Node| (other.session, other.segment) == (node.session, node.segment);
+    let earlier: Vec<_> = model.nodes.iter().filter(here).filter(|other| other.point < node.point).collect();
+    let hidden = |other: &Node| other.voided || other.kind == RecordKind::Void;
+    let parent = node.parent.map(|parent| &model.nodes[parent]);
+    let from = match parent.filter(here) {
+        Some(parent) => {
+            let same_attempt = parent.turn.is_some() && parent.turn == node.turn;
+            same(("follows what is void", node.point), &(hidden(parent) && !same_attempt), &false)?;
+            parent.point
+        }
+        None => {
+            let first = earlier.first().map_or(node.parent, |first| first.parent);
+            same(("follows what its segment follows", node.point), &node.parent, &first)?;
+            Point::new(0)
+        }
     };
-    let earlier: Vec<_> = model.nodes.iter().filter(before).collect();
-    let continued = node.parent.map(|parent| &model.nodes[parent]).filter(|parent| {
-        (parent.session, parent.segment) == (node.session, node.segment)
-    });
-    let Some(parent) = continued else {
-        return same(("first in its segment", node.point), &earlier.len(), &0);
-    };
-    let hidden = |other: &crate::tree::Node| other.voided || other.kind == RecordKind::Void;
-    let shown = earlier.iter().filter(|other| other.point > parent.point && !hidden(other)).count();
-    same(("seen between a record and what it follows", node.point, parent.point), &shown, &0)?;
-    let same_attempt = parent.turn.is_some() && parent.turn == node.turn;
-    same(("what it follows is void", node.point), &(hidden(parent) && !same_attempt), &false)
+    let shown = earlier.iter().filter(|other| other.point > from && !hidden(other)).count();
+    same(("not void between it and what it follows", node.point), &shown, &0)
 }
 
 pub(crate) fn state(model: &Model, found: &Option<PointState>, id: NodeId) -> Check {
@@ -233,7 +257,7 @@ fn physical(model: &Model, tip: NodeId) -> Vec<NodeId> {
     let mut next = Some(tip);
     while let Some(tip) = next {
         let at = &model.nodes[tip];
-        let in_segment = |node: &crate::tree::Node| (node.session, node.segment) == (at.session, at.segment);
+        let in_segment = |node: &Node| (node.session, node.segment) == (at.session, at.segment);
         let mut here: Vec<_> = (0..model.nodes.len())
             .filter(|id| in_segment(&model.nodes[*id]) && model.nodes[*id].point <= at.point)
             .collect();

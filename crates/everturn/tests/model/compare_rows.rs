@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use everturn::store::{ArtifactQuery, At, ListSnapshots, SnapshotRef, Store};
-use everturn::{BranchName, Digest, Json, RunningTurn, Snapshot, SnapshotStatus};
+use everturn::{BranchName, Digest, Json, Point, RunningTurn, Snapshot, SnapshotStatus};
 
 use crate::compare::{state, text};
 use crate::tree::{MayMove, Model, SessionIx, Snap, TurnIx};
@@ -99,20 +99,20 @@ async fn by_digest(model: &Model, store: &dyn Store, ix: SessionIx, snaps: &[&Sn
     Ok(())
 }
 
+/// A session's own versions, and those that the line it was forked off had put.
 pub(crate) async fn artifacts(model: &Model, store: &dyn Store, ix: SessionIx) -> Check {
+    let line = model.sessions[ix].origin.map_or_else(Vec::new, |origin| model.line(origin));
+    let on_line = |session: SessionIx, put: Point| {
+        line.iter().any(|node| (model.nodes[*node].session, model.nodes[*node].point) == (session, put))
+    };
     let mut known = BTreeMap::new();
-    let mut from = Some((ix, None));
-    while let Some((session, until)) = from {
-        let row = &model.sessions[session];
-        for version in row.versions.iter().filter(|version| until.is_none_or(|until| version.given <= until)) {
-            let digest = Digest::of_json(&Json::from_value(&version.artifact).expect("it is JSON")).expect("it is JSON");
+    for (session, row) in model.sessions.iter().enumerate() {
+        for version in row.versions.iter().filter(|version| session == ix || on_line(session, version.put)) {
+            let digest =
+                Digest::of_json(&Json::from_value(&version.artifact).expect("it is JSON")).expect("it is JSON");
             let content = (version.put, digest, version.artifact.clone());
-            known.entry((version.name.clone(), version.version)).or_insert(content);
+            known.insert((version.name.clone(), version.version), content);
         }
-        from = row.origin.map(|origin| {
-            let origin = &model.nodes[origin];
-            (origin.session, Some(until.map_or(origin.point, |until| origin.point.min(until))))
-        });
     }
     let found = text(store.artifacts(ArtifactQuery::of(model.sessions[ix].key.clone())).await)?;
     let found: BTreeMap<_, _> = found

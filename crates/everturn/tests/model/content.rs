@@ -43,7 +43,9 @@ fn object(rng: &mut Rng, depth: usize) -> Json {
 
 fn message(rng: &mut Rng) -> Message {
     match rng.below(8) {
-        0 => Message::parse(format!("{{\"role\":\"model\",\"content\":[],\"x\":{}}}", value(rng, 1))).expect("it is one"),
+        0 => {
+            Message::parse(format!("{{\"role\":\"model\",\"content\":[],\"x\":{}}}", value(rng, 1))).expect("it is one")
+        }
         1 => {
             let call = Part::tool_request("look", Some("r1"), &value(rng, 2));
             Message::new(Role::Model, &[Part::text(text(rng)), call])
@@ -91,25 +93,25 @@ fn event(rng: &mut Rng, own: bool) -> Event {
 
 /// A custom state with a few hundred fields, so that a change of one of them is worth a patch.
 fn big(rng: &mut Rng) -> Json {
-    let fields: Vec<_> = (0..120).map(|i| format!("\"f{i}\":\"{} {}\"", rng.below(99), WORDS[i % 3])).collect();
+    let fields: Vec<_> = (0..60).map(|i| format!("\"f{i}\":\"{} {}\"", rng.below(99), "word ".repeat(i % 9))).collect();
     json(format!("{{\"rows\":[1,2,3],{}}}", fields.join(",")))
 }
 
 fn custom(rng: &mut Rng, now: Option<&Json>) -> CustomChange {
     let grown = now.and_then(members).filter(|members| members.len() > 20);
-    match (rng.below(10), grown) {
+    match (rng.below(24), grown) {
         (0, _) => CustomChange::Clear,
         (1, _) => CustomChange::Set(Json::null()),
         (2, _) => CustomChange::Set(value(rng, 3)),
         (3, _) => CustomChange::Set(json("{}")),
-        (4, _) => CustomChange::Set(big(rng)),
         (_, Some(mut members)) => {
-            for _ in 0..1 + rng.below(3) {
-                members.insert(format!("f{}", rng.below(130)), value(rng, 1));
-                members.remove(&format!("f{}", rng.below(130)));
+            for _ in 0..1 + rng.below(2) {
+                members.insert(format!("f{}", rng.below(64)), value(rng, 1));
+                members.remove(&format!("f{}", rng.below(64)));
             }
             CustomChange::Set(Json::from_value(&members).expect("it is JSON"))
         }
+        (4..12, None) => CustomChange::Set(big(rng)),
         _ => CustomChange::Set(object(rng, 2)),
     }
 }

@@ -26,9 +26,9 @@ pub(crate) enum Profile {
 impl Profile {
     pub(crate) fn of(seed: u64) -> Self {
         match seed % 8 {
-            0..4 => Self::Mixed,
-            4 | 5 => Self::Trees,
-            6 => Self::Deaths,
+            0..3 => Self::Mixed,
+            3 | 4 => Self::Trees,
+            5 | 6 => Self::Deaths,
             _ => Self::Patches,
         }
     }
@@ -42,7 +42,7 @@ impl Profile {
             Self::Patches => patches,
         };
         [
-            (pick(4, 2, 3, 1), Kind::Create),
+            (pick(4, 2, 3, 0), Kind::Create),
             (pick(16, 4, 14, 60), Kind::WholeTurn),
             (pick(14, 24, 10, 4), Kind::Begin),
             (pick(12, 12, 6, 6), Kind::Step),

@@ -115,7 +115,8 @@ impl World {
         }
         let ids: Vec<_> = self.model.snaps.iter().map(|snap| snap.id).collect();
         let id = *self.rng.pick(&ids);
-        let label = self.rng.percent(70).then(|| content::text(&mut self.rng)).map(|text| text[..text.len().min(60)].to_owned());
+        let label = content::text(&mut self.rng).chars().take(40).collect();
+        let label: Option<String> = self.rng.percent(70).then_some(label);
         self.note(("label", id, &label));
         let expected = self.model.label(id, label.as_deref());
         let got = everywhere!(self, |store, lane| store.label(id, label.clone()));
@@ -148,7 +149,8 @@ impl World {
     pub(crate) async fn fork(&mut self) -> Check {
         let session = self.some_session();
         let key = self.key_of(session);
-        let snaps: Vec<_> = self.model.snaps.iter().filter(|snap| snap.session == session).map(|snap| snap.id).collect();
+        let snaps: Vec<_> =
+            self.model.snaps.iter().filter(|snap| snap.session == session).map(|snap| snap.id).collect();
         let from = match self.rng.below(4) {
             0 => At::Head(key, self.a_branch_of(session)),
             1 if !snaps.is_empty() => At::Snapshot(*self.rng.pick(&snaps)),

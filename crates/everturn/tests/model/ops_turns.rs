@@ -10,7 +10,7 @@ use everturn::{
 
 use crate::content;
 use crate::support::invocation;
-use crate::tree::{Answer, MayMove, NodeId, SessionIx, TurnIx};
+use crate::tree::{Answer, LEASE, MayMove, NodeId, SessionIx, TurnIx};
 use crate::turns::{BeginAnswer, WriteAnswer};
 use crate::world::{Check, World, everywhere, same};
 
@@ -43,7 +43,11 @@ impl World {
             }
             9 => (Start::Point { session: key, point: Point::new(9_999_999) }, None),
             10 => {
-                let create = if self.live_sessions().len() < 6 { self.new_session() } else { return (Start::Session(key), None) };
+                let create = if self.live_sessions().len() < 6 {
+                    self.new_session()
+                } else {
+                    return (Start::Session(key), None);
+                };
                 (Start::OpenOrCreate(Box::new(create)), None)
             }
             _ => (Start::Session(key), None),
@@ -142,13 +146,13 @@ impl World {
     fn some_turn(&mut self) -> Option<(TurnIx, u64, Vec<Fence>)> {
         let running: Vec<_> = self.model.running().collect();
         let all: Vec<_> = (0..self.model.turns.len()).collect();
-        let from = if running.is_empty() || self.rng.percent(7) { &all } else { &running };
+        let from = if self.rng.percent(10) { &all } else { &running };
         if from.is_empty() {
             return None;
         }
         let turn = *self.rng.pick(from);
         let grants = self.model.turns[turn].grants.clone();
-        let grant = if self.rng.percent(90) { grants.len() - 1 } else { self.rng.below(grants.len()) };
+        let grant = if self.rng.percent(70) { grants.len() - 1 } else { self.rng.below(grants.len()) };
         let (attempt, fences) = grants[grant].clone();
         Some((turn, attempt, fences))
     }
@@ -185,7 +189,13 @@ impl World {
     }
 
     pub(crate) async fn step(&mut self) -> Check {
-        let Some((turn, attempt, fences)) = self.some_turn() else { return Ok(()) };
+        match self.some_turn() {
+            Some((turn, attempt, fences)) => self.step_this(turn, attempt, fences).await,
+            None => self.begin().await.map(drop),
+        }
+    }
+
+    async fn step_this(&mut self, turn: TurnIx, attempt: u64, fences: Vec<Fence>) -> Check {
         let mut step = StepTurn::new(fences[0], self.some_changes(turn, attempt));
         if self.rng.percent(50) {
             step = step.event(SnapshotEvent::ToolIterationEnd);
@@ -233,7 +243,7 @@ impl World {
     }
 
     pub(crate) async fn end(&mut self) -> Check {
-        let Some((turn, attempt, fences)) = self.some_turn() else { return Ok(()) };
+        let Some((turn, attempt, fences)) = self.some_turn() else { return self.begin().await.map(drop) };
         let status = match self.rng.below(10) {
             0..7 => EndStatus::Completed,
             7..9 => EndStatus::Failed,
@@ -270,17 +280,29 @@ impl World {
     }
 
     pub(crate) async fn take_over(&mut self) -> Check {
-        let Some((turn, ..)) = self.some_turn() else { return Ok(()) };
+        let Some((turn, ..)) = self.some_turn() else { return self.begin().await.map(drop) };
+        if self.rng.percent(60) {
+            self.note("its writer is dead");
+            self.pass(LEASE + Duration::from_secs(1));
+        }
         self.note(("take over", turn));
         let expected = self.model.take_over(turn);
         let got = everywhere!(self, |store, lane| store.take_over(self.turn_id(turn, lane)));
         let answers = self.agree(&expected, got)?;
         let fences = answers.iter().map(|begun| self.check_begun(turn, begun)).collect::<Check<Vec<_>>>()?;
-        if expected.is_ok() {
-            let attempt = self.model.turns[turn].attempt;
-            self.model.turns[turn].grants.push((attempt, fences));
+        if expected.is_err() {
+            return Ok(());
         }
-        Ok(())
+        let (before, old_fences) = self.model.turns[turn].grants.last().expect("it has begun").clone();
+        let attempt = self.model.turns[turn].attempt;
+        self.model.turns[turn].grants.push((attempt, fences));
+        // Whoever had it may not know yet.
+        match self.rng.below(5) {
+            0 => self.renew_this(turn, before, old_fences).await,
+            1 => self.step_this(turn, before, old_fences).await,
+            2 => self.end_this(turn, before, old_fences, EndStatus::Completed).await,
+            _ => Ok(()),
+        }
     }
 
     /// A key that was used before, with the same request or with another input.
@@ -331,7 +353,13 @@ impl World {
     }
 
     pub(crate) async fn renew(&mut self) -> Check {
-        let Some((turn, attempt, fences)) = self.some_turn() else { return Ok(()) };
+        match self.some_turn() {
+            Some((turn, attempt, fences)) => self.renew_this(turn, attempt, fences).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn renew_this(&mut self, turn: TurnIx, attempt: u64, fences: Vec<Fence>) -> Check {
         self.note(("renew", turn, attempt));
         let expected = self.model.renew(turn, attempt);
         let got = everywhere!(self, |store, lane| store.renew(&fences[lane]));

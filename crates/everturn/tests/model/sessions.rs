@@ -36,7 +36,7 @@ impl Model {
         new.events = effects.events.clone();
         let node = self.add_first(session, new);
         let point = self.nodes[node].point;
-        self.give_versions(session, Self::puts(&effects, point), point);
+        self.give_versions(session, Self::puts(&effects, point));
         self.write_scopes(session, &effects.scopes);
         Ok(session)
     }
@@ -55,6 +55,7 @@ impl Model {
             updated: 0,
             next,
             nodes: Vec::new(),
+            segments: Default::default(),
             heads: Default::default(),
             usage: Usage::default(),
             inherited: Usage::default(),
@@ -207,10 +208,12 @@ impl Model {
 
     pub(crate) fn status(&self, session: SessionIx) -> SessionStatus {
         let head = self.sessions[session].heads[&BranchName::main()].node;
+        // A fork does not wait for an answer that its origin was to get.
+        let own = |end: &NodeId| self.nodes[*end].session == session;
         let waits = |end: NodeId| self.nodes[end].finish == Some(FinishReason::Interrupted);
         if self.running().any(|turn: TurnIx| self.turns[turn].session == session && self.alive(turn)) {
             SessionStatus::Running
-        } else if self.last_end(head).is_some_and(waits) {
+        } else if self.last_end(head).filter(own).is_some_and(waits) {
             SessionStatus::Interrupted
         } else {
             SessionStatus::Idle

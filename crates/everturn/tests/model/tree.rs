@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use everturn::{
-    AgentName, AppName, Artifact, BranchName, Digest, EndStatus, ErrorKind, Event, Fence, FinishReason, Input, InvocationId,
-    Json, Outcome, Point, RecordKind, SessionId, SessionKey, SnapshotEvent, SnapshotId, SnapshotStatus, Timestamp, ToolEntry,
-    TurnError, TurnKey, TurnStatus, Usage, UserId,
+    AgentName, AppName, Artifact, BranchName, Digest, EndStatus, ErrorKind, Event, Fence, FinishReason, Input,
+    InvocationId, Json, Outcome, Point, RecordKind, SessionId, SessionKey, SnapshotEvent, SnapshotId, SnapshotStatus,
+    Timestamp, ToolEntry, TurnError, TurnKey, TurnStatus, Usage, UserId,
 };
 
 use crate::state::{Effects, State};
@@ -37,7 +37,7 @@ pub(crate) struct Node {
     pub(crate) event: Option<SnapshotEvent>,
     pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) finish: Option<FinishReason>,
-    /// The stretch of the tree it is in. The stores say which; the model checks that they may.
+    /// The stretch of the tree it is in, by its first record. The stores say which; the model checks that they may.
     pub(crate) segment: Option<u64>,
 }
 
@@ -61,6 +61,8 @@ pub(crate) struct Session {
     pub(crate) updated: u64,
     pub(crate) next: u64,
     pub(crate) nodes: Vec<NodeId>,
+    /// What the first store calls its stretches, and the first record of each.
+    pub(crate) segments: BTreeMap<u64, u64>,
     pub(crate) heads: BTreeMap<BranchName, Head>,
     pub(crate) usage: Usage,
     pub(crate) inherited: Usage,
@@ -75,9 +77,8 @@ pub(crate) struct Version {
     pub(crate) name: String,
     pub(crate) version: u64,
     pub(crate) artifact: Artifact,
-    /// The record that put it, and the one that gave it its version.
+    /// The record that put it.
     pub(crate) put: Point,
-    pub(crate) given: Point,
 }
 
 /// Which head a turn may move when it completes.
@@ -323,8 +324,8 @@ impl Model {
         }
     }
 
-    /// Gives artifacts their versions; `given` is the record that does.
-    pub(crate) fn give_versions(&mut self, session: SessionIx, puts: Vec<(Artifact, Point)>, given: Point) {
+    /// Gives artifacts their versions.
+    pub(crate) fn give_versions(&mut self, session: SessionIx, puts: Vec<(Artifact, Point)>) {
         for (artifact, put) in puts {
             let name = artifact.name.clone().expect("only named ones have versions");
             let version = self.next_version(session, &name, None);
@@ -332,14 +333,14 @@ impl Model {
             if let Some(event) = of.and_then(|node| node.events.last_mut()) {
                 event.artifact_delta.insert(name.clone(), version);
             }
-            self.sessions[session].versions.push(Version { name, version, artifact, put, given });
+            self.sessions[session].versions.push(Version { name, version, artifact, put });
         }
     }
 
     fn next_version(&self, session: SessionIx, name: &str, until: Option<Point>) -> u64 {
         let row = &self.sessions[session];
-        let of_name = row.versions.iter().filter(|version| version.name == name);
-        match of_name.filter(|version| until.is_none_or(|until| version.given <= until)).next_back() {
+        let mut of_name = row.versions.iter().filter(|version| version.name == name);
+        match of_name.rfind(|version| until.is_none_or(|until| version.put <= until)) {
             Some(last) => last.version + 1,
             None => row.origin.map_or(0, |origin| {
                 let origin = &self.nodes[origin];

@@ -2,8 +2,8 @@
 
 use everturn::store::{BeginTurn, Busy, Commit, Detach, EndTurn, IfMoved, Start, StepTurn};
 use everturn::{
-    BranchName, Changes, EndStatus, ErrorKind, Event, InvocationId, NewSnapshot, Outcome, RecordKind, SnapshotEvent,
-    SnapshotId, SnapshotStatus, StateDelta, TurnStatus,
+    BranchName, Changes, EndStatus, ErrorKind, Event, InvocationId, NewSnapshot, RecordKind, SnapshotEvent, SnapshotId,
+    SnapshotStatus, StateDelta, TurnStatus,
 };
 
 use crate::tree::{Answer, Ended, MayMove, Model, NewNode, NodeId, SessionIx, Turn, TurnIx};
@@ -24,7 +24,7 @@ pub(crate) struct WriteAnswer {
     pub(crate) on_head: bool,
 }
 
-fn owned(mut events: Vec<Event>, invocation: Option<&InvocationId>) -> Vec<Event> {
+pub(crate) fn owned(mut events: Vec<Event>, invocation: Option<&InvocationId>) -> Vec<Event> {
     for event in &mut events {
         event.invocation_id = event.invocation_id.take().or_else(|| invocation.cloned());
     }
@@ -32,7 +32,7 @@ fn owned(mut events: Vec<Event>, invocation: Option<&InvocationId>) -> Vec<Event
 }
 
 /// What the input changes: one event by the user, if it says anything.
-fn input_changes(request: &BeginTurn) -> Changes {
+pub(crate) fn input_changes(request: &BeginTurn) -> Changes {
     let said = !request.input.messages.is_empty() || !request.input.state_delta.is_empty();
     let event = Event::new("user")
         .with_messages(request.input.messages.iter().cloned())
@@ -229,33 +229,47 @@ impl Model {
         let parent = self.nearest(tip, |snap| snap.status == SnapshotStatus::Completed).map(|snap| snap.id);
         let pending = reserved.filter(|_| detached);
         let snapshot = request.snapshot.as_ref().map(|new| new.id).or(pending);
-        let node = self.append(
-            session,
-            NewNode {
-                kind: RecordKind::Step,
-                parent: Some(tip),
-                turn: Some((turn, attempt)),
-                state,
-                events: owned(effects.events.clone(), Some(&self.turns[turn].invocation.clone())),
-                event: request.event,
-                snapshot,
-            },
-        );
+        let invocation = self.turns[turn].invocation.clone();
+        let new = NewNode {
+            kind: RecordKind::Step,
+            parent: Some(tip),
+            turn: Some((turn, attempt)),
+            state,
+            events: owned(effects.events.clone(), Some(&invocation)),
+            event: request.event,
+            snapshot,
+        };
+        let node = self.append(session, new);
+        let mut last = node;
         if let Some(new) = &request.snapshot {
             let mut snap = self.snapshot_of(new.id, new.label.clone(), node);
             snap.parent = parent;
             self.snaps.push(snap);
+            if pending.is_some() {
+                // A record names one snapshot at most, so the pending one gets a record of its own.
+                let new = NewNode {
+                    kind: RecordKind::Step,
+                    parent: Some(node),
+                    turn: Some((turn, attempt)),
+                    state: self.nodes[node].state.clone(),
+                    events: Vec::new(),
+                    event: None,
+                    snapshot: pending,
+                };
+                last = self.append(session, new);
+            }
         }
         if let Some(id) = pending.filter(|id| self.snap(*id).is_none()) {
-            let mut snap = self.snapshot_of(id, None, node);
+            let mut snap = self.snapshot_of(id, None, last);
+            let parent = request.snapshot.as_ref().map(|new| new.id).or(parent);
             (snap.parent, snap.event, snap.status, snap.turn) = (parent, None, SnapshotStatus::Pending, Some(turn));
-            snap.index = self.nodes[node].state.index;
+            snap.index = self.nodes[last].state.index;
             self.snaps.push(snap);
         }
         self.sessions[session].usage.add(&effects.usage);
         let puts = Self::puts(&effects, self.nodes[node].point);
         let row = &mut self.turns[turn];
-        row.tip = Some(node);
+        row.tip = Some(last);
         row.scopes.extend(effects.scopes);
         row.puts.extend(puts);
         row.tools.extend(request.changes.tools.iter().map(|entry| (attempt, entry.clone())));
@@ -316,7 +330,7 @@ impl Model {
         let scopes: Vec<_> = std::mem::take(&mut row.scopes).into_iter().chain(effects.scopes).collect();
         if completed {
             self.write_scopes(session, &scopes);
-            self.give_versions(session, puts, point);
+            self.give_versions(session, puts);
         }
         self.turns[turn] = row;
         Ok(WriteAnswer { node, snapshot, on_head })
@@ -377,109 +391,6 @@ impl Model {
         completed && moves
     }
 
-    /// Hides what an attempt wrote from all points after it.
-    fn hide(&mut self, turn: TurnIx, attempt: u64) {
-        for node in &mut self.nodes {
-            if node.turn == Some((turn, attempt)) && node.kind != RecordKind::Void {
-                node.voided = true;
-            }
-        }
-    }
-
-    fn void_attempt(&mut self, turn: TurnIx) {
-        let row = self.turns[turn].clone();
-        let Some(tip) = row.tip else { return };
-        self.hide(turn, row.attempt);
-        let new = NewNode {
-            kind: RecordKind::Void,
-            parent: Some(tip),
-            turn: Some((turn, row.attempt)),
-            state: self.nodes[tip].state.clone(),
-            events: Vec::new(),
-            event: None,
-            snapshot: None,
-        };
-        self.append(row.session, new);
-        let row = &mut self.turns[turn];
-        row.attempt += 1;
-        row.tip = None;
-        row.scopes.clear();
-        row.puts.clear();
-    }
-
-    /// Takes a branch from the dead turn that holds it, if there is one.
-    pub(crate) fn lose(&mut self, session: SessionIx, branch: &BranchName) {
-        let head = self.sessions[session].heads.get_mut(branch).expect("it is there");
-        let Some(turn) = head.lease.take() else { return };
-        self.void_attempt(turn);
-        self.turns[turn].may_move = MayMove::If(self.turns[turn].start);
-    }
-
-    pub(crate) fn take_over(&mut self, turn: TurnIx) -> Answer<()> {
-        let session = self.turns[turn].session;
-        if !self.sessions[session].alive {
-            return Err(ErrorKind::NotFound);
-        }
-        match self.turn_status(turn) {
-            TurnStatus::Running => return Err(ErrorKind::Busy),
-            TurnStatus::Dead => {}
-            _ => return Err(ErrorKind::Conflict),
-        }
-        self.void_attempt(turn);
-        let Turn { start, begin, branch, invocation, .. } = self.turns[turn].clone();
-        if let Some(head) = self.sessions[session].heads.get(&branch).cloned()
-            && head.lease != Some(turn)
-            && head.node == start
-            && self.holder(session, &branch).is_none()
-        {
-            self.lose(session, &branch);
-            self.sessions[session].heads.get_mut(&branch).expect("it is there").lease = Some(turn);
-            self.turns[turn].may_move = MayMove::Leased;
-        }
-        let request = BeginTurn::new(
-            Start::Session(self.sessions[session].key.clone()),
-            invocation,
-            self.turns[turn].input.clone(),
-        );
-        let mut state = self.nodes[start].state.clone();
-        let effects = state.apply(&input_changes(&request), &StateDelta::new())?;
-        assert_eq!(state, self.nodes[begin].state, "the same input at the same start");
-        let new = NewNode {
-            kind: RecordKind::Begin,
-            parent: Some(start),
-            turn: Some((turn, self.turns[turn].attempt)),
-            state,
-            events: owned(effects.events, Some(&request.invocation)),
-            event: None,
-            snapshot: None,
-        };
-        let node = self.append(session, new);
-        let row = &mut self.turns[turn];
-        row.tip = Some(node);
-        row.scopes = effects.scopes;
-        row.beat = self.now;
-        Ok(())
-    }
-
-    pub(crate) fn abort(&mut self, turn: TurnIx) -> Answer<TurnStatus> {
-        let before = self.turn_status(turn);
-        if !self.sessions[self.turns[turn].session].alive {
-            return Err(ErrorKind::NotFound);
-        }
-        if self.turns[turn].ended.is_some() {
-            return Ok(before);
-        }
-        let row = &mut self.turns[turn];
-        row.tip = row.tip.or(Some(row.start));
-        let outcome = Outcome::finished(everturn::FinishReason::Aborted);
-        let fence = row.grants[0].1[0];
-        let mut end = EndTurn::voided(fence, EndStatus::Aborted, outcome);
-        end.snapshot = row.reserved.map(NewSnapshot::new);
-        let attempt = row.attempt;
-        self.end(turn, attempt, &end)?;
-        Ok(before)
-    }
-
     pub(crate) fn commit(&mut self, request: &Commit) -> Answer<WriteAnswer> {
         let session = self.live(&request.session)?;
         let branch = request.branch.clone().unwrap_or_default();
@@ -518,7 +429,7 @@ impl Model {
             snap.parent = parent;
             self.snaps.push(snap);
         }
-        self.give_versions(session, Self::puts(&effects, point), point);
+        self.give_versions(session, Self::puts(&effects, point));
         self.write_scopes(session, &effects.scopes);
         self.sessions[session].usage.add(&effects.usage);
         if on_head {

@@ -33,13 +33,15 @@ pub(crate) struct World {
     pub(crate) requests: BTreeMap<TurnIx, BeginTurn>,
     names: u64,
     dir: tempfile::TempDir,
+    /// What the SQLite store may keep at hand: all there is, little, or nothing.
+    cache_bytes: u64,
 }
 
 /// The place of the SQLite store among the lanes.
 const SQLITE: usize = 1;
 
 impl World {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let clock = || ManualClock::new("2026-01-01T00:00:00Z".parse().expect("it is a time"));
         let dir = tempfile::tempdir().expect("there is room");
         let (memory, sqlite) = (clock(), clock());
@@ -52,6 +54,7 @@ impl World {
             requests: BTreeMap::new(),
             names: 0,
             dir,
+            cache_bytes: [64 << 20, 20_000, 0][usize::try_from(seed % 3).expect("small")],
         };
         let store = MemoryOptions::new().clock(Arc::new(memory.clone())).lease(LEASE).build();
         world.lanes.push(Lane { name: "memory", store: Arc::new(store), clock: memory });
@@ -66,6 +69,7 @@ impl World {
 
     fn open(&self, clock: &ManualClock) -> Arc<dyn Store> {
         let options = SqliteOptions::new(self.file()).clock(Arc::new(clock.clone())).lease(LEASE);
+        let options = options.cache_bytes(self.cache_bytes);
         Arc::new(options.open().expect("the file opens"))
     }
 

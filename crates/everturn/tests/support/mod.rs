@@ -1,7 +1,7 @@
 //! What several test files share: seeded choices, settings from the environment, and child processes.
 
 // Each test file is its own crate and uses its own part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod child;
 mod rng;

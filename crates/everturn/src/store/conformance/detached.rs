@@ -37,6 +37,7 @@ pub(super) async fn a_pending_snapshot_completes_with_its_turn(t: Bench) -> Chec
     let key = t.session("s").await?;
     let (begun, id) = detached(&t, &key, "x").await?;
     let made = t.snapshot(id).await?.created_at;
+    t.store.label(id, Some("in the background".into())).await?;
     t.clock.advance(Duration::from_secs(1));
     t.store.step(step(begun.fence, "half")).await?;
     let receipt = t.store.end(end(begun.fence, "x").snapshot(NewSnapshot::new(id))).await?;
@@ -45,6 +46,7 @@ pub(super) async fn a_pending_snapshot_completes_with_its_turn(t: Bench) -> Chec
     same((snapshot.created_at, snapshot.updated_at), (made, t.clock.now()), "when it was made and settled")?;
     same((snapshot.event, snapshot.index), (Some(SnapshotEvent::TurnEnd), 0), "its occasion and index")?;
     same((snapshot.heartbeat_at, snapshot.digest), (None, receipt.digest), "its heartbeat and digest")?;
+    same(snapshot.label.as_deref(), Some("in the background"), "the label it was given while it was pending")?;
     same(t.texts_at(At::Snapshot(id)).await?.len(), 3, "the messages there")
 }
 

@@ -158,3 +158,16 @@ pub(super) async fn who_closes_its_handle_is_dead_at_once(t: Bench) -> Check {
     same(found.status, TurnStatus::Dead, "its status")?;
     holds(t.store.begin(turn(&session, "y")).await?.begun()?.leased, "the next turn has the branch")
 }
+
+pub(super) async fn what_a_running_turn_wrote_survives_a_power_cut(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let begun = t.store.begin(turn(&session, "x").key(turn_key("k"))).await?.begun()?;
+    let tool = crate::ToolEntry::new("c", "pay", crate::ToolPhase::Started, None);
+    t.store.step(StepTurn::new(begun.fence, Changes::new().tool(tool))).await?;
+    let store = t.after_power_cut().await?;
+    t.outlive_leases();
+    let found = there(store.turn(begun.turn).await?, "the turn")?;
+    same((found.input.messages.len(), found.tools.len()), (1, 1), "its input and its tool calls")?;
+    let again = store.begin(turn(&session, "x").key(turn_key("k"))).await?.begun()?;
+    same((again.turn, again.fence.attempt()), (begun.turn, 2), "the turn its key takes over")
+}

@@ -71,3 +71,17 @@ pub(super) async fn racing_edits_of_one_head_have_one_winner(t: Bench) -> Check 
     }
     same(t.texts(&key).await?.len(), 8, "the messages of eight rounds")
 }
+
+pub(super) async fn an_edit_of_an_old_head_does_not_wait(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let old = t.say(&key, "one").await?.point;
+    t.say(&key, "two").await?;
+    let begun = t.begin(&key, "three").await?;
+    let (id, commit) = (t.snapshot_id(), edit(&key, "late").expect(old).or_side_line());
+    let receipt = t.store.commit(commit.snapshot(NewSnapshot::new(id))).await?;
+    holds(!receipt.on_head, "it is kept beside the line, though a turn runs")?;
+    let snapshot = t.snapshot(id).await?;
+    holds(snapshot.orphaned && snapshot.is_resumable(), "its snapshot is orphaned, and resumable")?;
+    holds(t.store.end(end(begun.fence, "three")).await?.on_head, "the turn ends on the head")?;
+    same(t.texts(&key).await?, told(&["one", "two", "three"]), "what is at the head")
+}

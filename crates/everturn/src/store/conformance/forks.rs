@@ -33,6 +33,8 @@ pub(super) async fn a_fork_begins_where_the_other_stands(t: Bench) -> Check {
     same((found.turns, found.status), (1, SessionStatus::Idle), "turns and status")?;
     same(found.forked_from, Some(ForkOrigin { session: session.id.clone(), point: one.point }), "its origin")?;
     holds(found.head > one.point, "its numbers go on from the fork point")?;
+    let log: Vec<_> = t.records(&key("f")).await?.iter().map(|record| record.seq).collect();
+    same(log, vec![found.head.seq()], "its own log")?;
     let (theirs, its) = (t.state(&session).await?, t.state(&key("f")).await?);
     same(its.digest(), theirs.digest(), "the digests of both")?;
     same(super::bench::texts(&its), vec!["one".to_owned()], "what was said")?;

@@ -161,7 +161,7 @@ pub(super) async fn racing_requests_with_one_key_run_once(t: Bench) -> Check {
     let tasks: Vec<_> = (0..16)
         .map(|i| {
             let store = handles[i % 2].clone();
-            let begin = turn(&key, "x").key(turn_key("k")).busy(Busy::Wait(Duration::from_secs(60)));
+            let begin = turn(&key, "x").key(turn_key("k")).busy(Busy::Wait(Duration::from_secs(2)));
             tokio::spawn(async move { store.begin(begin).await })
         })
         .collect();

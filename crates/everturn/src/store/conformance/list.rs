@@ -43,6 +43,7 @@ macro_rules! __conformance_list {
             a_first_turn_may_create_its_session: "A turn can create its session, and opens it if it exists.",
             what_messages_hold_survives_to_the_letter: "Messages are kept to the letter: unknown members, numbers, bytes.",
             a_snapshot_id_inside_a_message_is_not_kept: "`metadata.snapshotId` is stripped from messages that come in.",
+            null_is_a_value_wherever_it_is_written: "A null that was written is told from what was left out.",
             a_turn_may_take_its_time: "A turn may write many steps.",
             an_edit_does_not_answer_for_a_person: "Where a session stands decides whether it waits for a person.",
             a_turn_of_state_only_says_nothing: "A turn may change state and say nothing.",
@@ -51,12 +52,14 @@ macro_rules! __conformance_list {
             an_edit_needs_no_turn: "An edit changes the head's state outside a turn.",
             an_edit_beside_a_running_turn_is_refused: "An edit on a branch with a running turn is `Busy`.",
             an_edit_may_insist_on_its_head: "An edit of a moved head is a `Conflict`, or kept beside the line.",
+            an_edit_of_an_old_head_does_not_wait: "An edit kept beside the line waits for no turn.",
             racing_edits_of_one_head_have_one_winner: "Of racing edits of one head exactly one succeeds.",
         }
         voids {
             a_failed_turn_leaves_the_head_where_it_was: "A failed turn moves no head and frees its branch.",
             a_void_hides_a_turn_from_later_points_only: "A void hides a turn from later points only.",
             events_of_void_turns_are_shown_on_request: "Events of void turns are hidden unless asked for.",
+            a_void_turn_is_shown_wherever_it_began: "A void turn is shown on request wherever on the line it began.",
             a_failed_snapshot_tells_why_and_cannot_be_resumed: "A failed snapshot has its error and is not resumable.",
             a_turn_cannot_start_inside_what_is_void: "The point of a void is not resumable.",
             an_aborted_end_is_void_as_well: "A turn that ends as aborted is void.",
@@ -344,6 +347,7 @@ macro_rules! __conformance_list {
         durability {
             what_was_acknowledged_survives_a_kill: "What was acknowledged survives a kill.",
             what_was_acknowledged_survives_a_power_cut: "What was acknowledged survives a power cut.",
+            what_a_running_turn_wrote_survives_a_power_cut: "An acknowledged step survives a power cut, with its begin.",
             a_killed_turn_leaves_its_input_and_its_ledger: "A killed turn leaves its input and ledger, and can be taken over.",
             the_next_turn_does_not_wait_for_a_killed_one: "After a kill the next turn does not wait.",
             numbers_are_not_given_twice_after_a_kill: "Internal numbers are not given twice, not even after a kill.",

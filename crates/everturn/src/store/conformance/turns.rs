@@ -8,7 +8,7 @@ use super::bench::{
 use super::verdict::{Check, holds, same, there};
 use crate::store::{At, BeginTurn, Busy, CreateSession, EndTurn, Start, StepTurn, UpdateSession};
 use crate::{
-    AgentName, Changes, EndStatus, Event, FinishReason, Input, Message, NewSnapshot, Outcome, SessionStatus,
+    AgentName, Artifact, Changes, EndStatus, Event, FinishReason, Input, Message, NewSnapshot, Outcome, SessionStatus,
     SnapshotEvent, ToolEntry, ToolPhase, TurnError, TurnStatus, Usage,
 };
 
@@ -318,4 +318,29 @@ pub(super) async fn an_edit_does_not_answer_for_a_person(t: Bench) -> Check {
     same(t.record(&key).await?.status, SessionStatus::Idle, "the status before the question")?;
     t.rewind(&key, edited.point).await?;
     same(t.record(&key).await?.status, SessionStatus::Interrupted, "the status back at the edit")
+}
+
+pub(super) async fn null_is_a_value_wherever_it_is_written(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let null = || Some(json("null"));
+    let mut begin = turn(&key, "x");
+    (begin.input.data, begin.input.resume) = (null(), null());
+    let input = begin.input.clone();
+    let begun = t.store.begin(begin).await?.begun()?;
+    let mut event = Event::new("m");
+    event.metadata = null();
+    let mut artifact = Artifact::new("a", vec![]);
+    artifact.metadata = null();
+    let tool = ToolEntry::new("c", "t", ToolPhase::Finished, null());
+    let changes = Changes::new().event(event).artifact(artifact).tool(tool);
+    let mut error = TurnError::new("INTERNAL", "kept");
+    error.details = null();
+    let mut outcome = Outcome::failed(error);
+    outcome.output = null();
+    t.store.end(EndTurn::completed(begun.fence, changes).outcome(outcome.clone())).await?;
+    let found = there(t.second().await?.turn(begun.turn).await?, "the turn")?;
+    same((found.input, found.tools[0].1.payload.clone()), (input, null()), "input and tool answer")?;
+    same(there(found.ended, "its end")?.outcome, outcome, "the outcome")?;
+    same(there(t.events(&key).await?.pop(), "the event")?.metadata, null(), "the event's metadata")?;
+    same(t.state(&key).await?.artifacts()[0].metadata.clone(), null(), "the artifact's metadata")
 }

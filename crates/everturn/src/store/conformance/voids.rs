@@ -1,6 +1,6 @@
 //! Turns that do not complete.
 
-use super::bench::{Bench, answer, delta, end, failure, iteration, said, set, step, told, turn_at, turn_from};
+use super::bench::{Bench, answer, delta, end, failure, iteration, said, set, step, told, turn, turn_at, turn_from};
 use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{At, EndTurn, EventQuery, StepTurn, StoreExt};
 use crate::{
@@ -152,4 +152,24 @@ pub(super) async fn a_failed_turn_does_not_put_artifacts(t: Bench) -> Check {
     let again = t.begin(&key, "y").await?;
     t.store.end(end(again.fence, "y")).await?;
     same(t.texts(&key).await?, told(&["y"]), "what was said")
+}
+
+pub(super) async fn a_void_turn_is_shown_wherever_it_began(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let one = t.say(&key, "one").await?;
+    t.say(&key, "two").await?;
+    let all = async || -> Check<Vec<String>> { Ok(said(&t.query(EventQuery::of(key.clone()).with_voided()).await?)) };
+    let lost = |from: &[&str]| [told(from), told(&["lost"])].concat();
+    t.rewind(&key, one.point).await?;
+    t.fail(&key, "lost").await?;
+    t.say(&key, "three").await?;
+    let wanted = [lost(&["one"]), told(&["three"])].concat();
+    same(all().await?, wanted, "the events with a turn that failed right after a rewind")?;
+    let side = t.branch_off(&key, "side", one.point).await?;
+    let begun = t.store.begin(turn(&key, "lost").branch(side.clone())).await?.begun()?;
+    t.store.end(failure(begun.fence, "lost")).await?;
+    t.run(turn(&key, "four").branch(side.clone()), "four").await?;
+    let query = EventQuery::at(At::Head(key.clone(), side)).with_voided();
+    let wanted = [lost(&["one"]), told(&["four"])].concat();
+    same(said(&t.query(query).await?), wanted, "the events with a turn that failed first on a new branch")
 }

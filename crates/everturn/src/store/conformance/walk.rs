@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::bench::{Bench, answer, end, invocation, json, key, texts};
 use super::verdict::{Check, fail, holds, refused, same, there};
 use crate::store::{
-    At, BeginTurn, BranchChange, Busy, Commit, CreateSession, EndTurn, ForkSession, Start, StepTurn, Store, StoreExt,
-    UnderLease, VerifyScope,
+    At, BeginTurn, BranchChange, Busy, Commit, CreateSession, EndTurn, EventQuery, ForkSession, MAX_PAGE, Start,
+    StepTurn, Store, StoreExt, UnderLease, VerifyScope,
 };
 use crate::{
     Begun, BranchName, Changes, EndStatus, ErrorKind, Event, Input, Json, Message, Outcome, Point, SessionKey,
@@ -339,9 +339,23 @@ impl Walk {
         Ok(())
     }
 
+    /// Events along each branch: their numbers only grow, and none is of another line.
+    async fn compare_events(&self, store: &Arc<dyn Store>) -> Check {
+        for branch in self.model.heads.keys() {
+            let at = At::Head(self.key.clone(), branch.clone());
+            let events = store.events(EventQuery::at(at).limit(MAX_PAGE)).await?.items;
+            holds(events.is_sorted_by(|a, b| a.seq < b.seq), "the events' numbers only grow along a line")?;
+            let wanted = &self.model.points[&self.model.heads[branch]];
+            let turns = events.iter().filter_map(|event| event.turn_index).max().map_or(0, |last| last + 1);
+            same(turns, wanted.turns, "the turns that events tell of")?;
+        }
+        Ok(())
+    }
+
     /// Every point, through a handle that remembers nothing. Equal contents have equal digests, others do not.
     async fn compare_all(&self, t: &Bench) -> Check {
         let store = t.second().await?;
+        self.compare_events(&store).await?;
         let mut digests = BTreeMap::new();
         for (point, content) in &self.model.points {
             self.compare_point(&store, *point).await?;

@@ -58,8 +58,11 @@ pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Resu
     let touched = found.len();
     let scan = ListScan { owner, by, newest_first, after };
     read.list(scan, &mut |row: SessionRow| {
-        let key = if by == ListBy::Created { row.created_pos } else { row.updated_pos };
-        if row.created_pos <= as_of && key <= as_of && matches(read, env, query, &row)? {
+        let (key, position) = match by {
+            ListBy::Created => (row.num, row.created_pos),
+            ListBy::Updated => (row.updated_pos, row.updated_pos),
+        };
+        if row.created_pos <= as_of && position <= as_of && matches(read, env, query, &row)? {
             found.push((key, row));
         }
         Ok(if found.len() - touched > limit { Flow::Stop } else { Flow::More })

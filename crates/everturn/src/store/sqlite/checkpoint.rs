@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use super::file::{Access, StoreFile};
 
 /// The log is moved into the file when it has grown to this.
-pub(super) const WAL_SOFT: u64 = 4 << 20;
+pub(super) const WAL_SOFT: u64 = 16 << 20;
 /// At this size the writer stops and moves it itself, so that it stays bounded whatever readers do.
 pub(super) const WAL_HARD: u64 = 64 << 20;
 

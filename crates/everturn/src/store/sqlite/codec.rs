@@ -1,5 +1,7 @@
 //! Rows as SQLite holds them.
 
+use std::collections::BTreeSet;
+
 use rusqlite::Row;
 use rusqlite::types::{FromSql, FromSqlError, ValueRef};
 
@@ -50,11 +52,6 @@ fn time(row: &Row<'_>, name: &str) -> Result<Timestamp> {
     column(row, name).map(Timestamp::from_micros)
 }
 
-fn text<T>(row: &Row<'_>, name: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-    let text: String = column(row, name)?;
-    parse(&text).map_err(|e| damaged(name).with_source(e))
-}
-
 fn optional_text<T>(row: &Row<'_>, name: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
     let text: Option<String> = column(row, name)?;
     text.map(|text| parse(&text).map_err(|e| damaged(name).with_source(e))).transpose()
@@ -89,57 +86,113 @@ fn read_usage(mut bytes: &[u8]) -> Option<Usage> {
     Some(usage)
 }
 
-fn usage(row: &Row<'_>, name: &str) -> Result<Usage> {
-    let bytes: Vec<u8> = column(row, name)?;
-    read_usage(&bytes).ok_or_else(|| damaged(name))
+/// Reads columns one after the other: by name, each would be searched for among all the others.
+struct Columns<'r, 's> {
+    row: &'r Row<'s>,
+    next: usize,
 }
 
-pub(super) fn head(row: &Row<'_>) -> Result<Head> {
-    Ok(Head {
-        seq: uint(row, "head_seq")?,
-        num: uint(row, "head_num")?,
-        segment: uint(row, "head_segment")?,
-        next: optional_uint(row, "head_next")?,
-        lease: optional_uint(row, "head_lease")?,
-        turns: uint(row, "head_turns")?,
-    })
+impl Columns<'_, '_> {
+    fn get<T: FromSql>(&mut self) -> Result<T> {
+        let value = self.row.get(self.next).map_err(|e| failure(e, "read"));
+        self.next += 1;
+        value
+    }
+
+    fn uint(&mut self) -> Result<u64> {
+        self.get::<Uint>().map(|value| value.0)
+    }
+
+    fn optional_uint(&mut self) -> Result<Option<u64>> {
+        Ok(self.get::<Option<Uint>>()?.map(|value| value.0))
+    }
+
+    fn time(&mut self) -> Result<Timestamp> {
+        self.get().map(Timestamp::from_micros)
+    }
+
+    fn text<T>(&mut self, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+        let value = self.row.get_ref(self.next).map_err(|e| failure(e, "read"))?;
+        self.next += 1;
+        parse(value.as_str().map_err(|_| damaged("a session"))?).map_err(|e| damaged("a session").with_source(e))
+    }
+
+    fn optional_text<T>(&mut self, parse: impl FnOnce(&str) -> Result<T>) -> Result<Option<T>> {
+        let value = self.row.get_ref(self.next).map_err(|e| failure(e, "read"))?;
+        if value == ValueRef::Null {
+            self.next += 1;
+            return Ok(None);
+        }
+        self.text(parse).map(Some)
+    }
+
+    fn usage(&mut self) -> Result<Usage> {
+        let value = self.row.get_ref(self.next).map_err(|e| failure(e, "read"))?;
+        self.next += 1;
+        value.as_blob().ok().and_then(read_usage).ok_or_else(|| damaged("a session's usage"))
+    }
+
+    fn head(&mut self) -> Result<Head> {
+        Ok(Head {
+            seq: self.uint()?,
+            num: self.uint()?,
+            segment: self.uint()?,
+            next: self.optional_uint()?,
+            lease: self.optional_uint()?,
+            turns: self.uint()?,
+        })
+    }
 }
 
+/// A session, its columns in the order of the table.
 pub(super) fn session(row: &Row<'_>) -> Result<SessionRow> {
-    let forked = optional_text(row, "forked_id", |id| SessionId::new(id))?.zip(optional_uint(row, "forked_seq")?);
+    let mut columns = Columns { row, next: 0 };
+    let (num, tree) = (columns.uint()?, columns.uint()?);
+    let key = SessionKey::new(
+        columns.text(|t| AppName::new(t))?,
+        columns.text(|t| UserId::new(t))?,
+        columns.text(|t| SessionId::new(t))?,
+    );
+    let agent = columns.optional_text(|t| AgentName::new(t))?;
+    let title = columns.get()?;
+    let labels = columns.text(|t| match t {
+        "[]" => Ok(BTreeSet::new()),
+        _ => serde_json::from_str(t).map_err(|_| damaged("labels")),
+    })?;
+    let metadata = columns.text(|t| Ok(Json::trusted(t)))?;
+    let (created_at, updated_at) = (columns.time()?, columns.time()?);
+    let next_seq = columns.uint()?;
+    let main = columns.head()?;
+    let (usage, inherited) = (columns.usage()?, columns.usage()?);
+    let interrupted = columns.get()?;
+    let forked_id = columns.optional_text(|t| SessionId::new(t))?;
+    let forked = forked_id.zip(columns.optional_uint()?);
+    let deleted = columns.get()?;
     Ok(SessionRow {
-        num: uint(row, "num")?,
-        tree: uint(row, "tree")?,
-        key: SessionKey::new(
-            text(row, "app", |t| AppName::new(t))?,
-            text(row, "user", |t| UserId::new(t))?,
-            text(row, "id", |t| SessionId::new(t))?,
-        ),
-        agent: optional_text(row, "agent", |t| AgentName::new(t))?,
-        title: column(row, "title")?,
-        labels: text(row, "labels", |t| {
-            if t == "[]" {
-                return Ok(Default::default());
-            }
-            serde_json::from_str(t).map_err(|_| damaged("labels"))
-        })?,
-        metadata: Json::trusted(column::<String>(row, "metadata")?),
-        created_at: time(row, "created_at")?,
-        updated_at: time(row, "updated_at")?,
-        next_seq: uint(row, "next_seq")?,
-        main: head(row)?,
-        usage: usage(row, "usage")?,
-        inherited: usage(row, "inherited")?,
-        interrupted: column(row, "interrupted")?,
+        num,
+        tree,
+        key,
+        agent,
+        title,
+        labels,
+        metadata,
+        created_at,
+        updated_at,
+        next_seq,
+        main,
+        usage,
+        inherited,
+        interrupted,
         forked,
-        deleted: column(row, "deleted")?,
-        created_pos: uint(row, "created_pos")?,
-        updated_pos: uint(row, "updated_pos")?,
+        deleted,
+        created_pos: columns.uint()?,
+        updated_pos: columns.uint()?,
     })
 }
 
 pub(super) fn branch(row: &Row<'_>) -> Result<BranchRow> {
-    Ok(BranchRow { name: text(row, "name", |t| BranchName::new(t))?, head: head(row)? })
+    let mut columns = Columns { row, next: 0 };
+    Ok(BranchRow { name: columns.text(|t| BranchName::new(t))?, head: columns.head()? })
 }
 
 pub(super) fn segment(row: &Row<'_>) -> Result<SegmentRow> {

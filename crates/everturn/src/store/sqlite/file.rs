@@ -110,15 +110,16 @@ impl StoreFile {
         Ok(conn)
     }
 
-    /// Brings the file to the current format. Safe while other processes do the same.
-    pub(super) fn migrate(&self) -> Result<()> {
+    /// Opens a connection to write with, having brought the file to the current format. Safe while other processes do
+    /// the same.
+    pub(super) fn migrate(&self) -> Result<Connection> {
         let mut conn = self.connect(Access::Write)?;
         let read = |conn: &Connection, pragma: &str| -> Result<i32> {
             conn.pragma_query_value(None, pragma, |row| row.get(0)).map_err(|e| failure(e, "open"))
         };
         let format = read(&conn, "user_version")?;
         if format == FORMAT && read(&conn, "application_id")? == APPLICATION_ID {
-            return Ok(());
+            return Ok(conn);
         }
         let mode: String =
             conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(|e| failure(e, "open"))?;
@@ -147,7 +148,8 @@ impl StoreFile {
         }
         tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
         tx.pragma_update(None, "user_version", FORMAT).map_err(|e| failure(e, "migrate"))?;
-        tx.commit().map_err(|e| failure(e, "migrate"))
+        tx.commit().map_err(|e| failure(e, "migrate"))?;
+        Ok(conn)
     }
 }
 

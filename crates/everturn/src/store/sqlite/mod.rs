@@ -155,7 +155,7 @@ impl SqliteOptions {
     /// newer format (`Unsupported`), or damaged (`Corrupt`). None of them is changed.
     pub fn open(self) -> Result<SqliteStore> {
         let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability)?);
-        file.migrate()?;
+        let conn = file.migrate()?;
         let owners = Arc::new(Owners::register(file.path(), &self.config.clock.uuid().to_string())?);
         let circumstances = Arc::new(Circumstances {
             clock: self.config.clock.clone(),
@@ -164,7 +164,7 @@ impl SqliteOptions {
             closed: Mutex::new(None),
         });
         let (checkpointer, checkpoints) = Checkpointer::start(file.clone());
-        let writer = Writer::start(file.clone(), circumstances.clone(), checkpointer)?;
+        let writer = Writer::start(file.clone(), conn, circumstances.clone(), checkpointer)?;
         let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
         let sqlite = Sqlite { writer, readers, _checkpoints: checkpoints, circumstances };
         Ok(SqliteStore(Engine::new(sqlite, self.config)))

@@ -5,11 +5,9 @@ SELECT * FROM session WHERE app = ?1 AND user = ?2 AND id = ?3 AND deleted = 0;
 -- session
 SELECT * FROM session WHERE num = ?1;
 -- deleted_sessions
-SELECT * FROM session WHERE deleted = 1 ORDER BY num;
+SELECT session.* FROM deleted JOIN session USING (num) ORDER BY num;
 -- tree_sessions
 SELECT * FROM session WHERE tree = ?1 ORDER BY num;
--- last_num
-SELECT seq FROM sqlite_sequence WHERE name = 'session';
 -- update_session
 UPDATE session SET agent = ?2, title = ?3, labels = ?4, metadata = ?5, updated_at = ?6, next_seq = ?7, head_seq = ?8,
     head_num = ?9, head_segment = ?10, head_next = ?11, head_lease = ?12, head_turns = ?13, usage = ?14,
@@ -23,6 +21,10 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?
     0, ?25, ?25);
 -- mark_deleted
 UPDATE session SET deleted = 1 WHERE num = ?1;
+-- note_deleted
+INSERT OR IGNORE INTO deleted (num) VALUES (?1);
+-- forget_deleted
+DELETE FROM deleted WHERE num = ?1;
 -- remove_session
 DELETE FROM session WHERE num = ?1;
 
@@ -71,7 +73,7 @@ WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 AND named = 1 ORDER BY
 INSERT INTO record (pos, num, seq, segment, named, kind, turn, attempt, event, width, at, snapshot, tip, body)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
 -- last_pos
-SELECT max(pos) FROM record;
+SELECT max(ifnull((SELECT max(pos) FROM record), 0), (SELECT value FROM fact WHERE name = 'floor'));
 -- pos_at
 SELECT pos FROM record WHERE num = ?1 AND pos <= ?2 ORDER BY seq DESC LIMIT 1;
 -- removable_records
@@ -170,15 +172,15 @@ SELECT DISTINCT num FROM record WHERE pos > ?1;
 UPDATE session SET listed_pos = updated_pos WHERE num = ?1;
 
 -- list_created
-SELECT * FROM session INDEXED BY session_by_creation WHERE created_pos > ?1 AND deleted = 0 ORDER BY created_pos;
+SELECT * FROM session WHERE num > ?1 AND deleted = 0 ORDER BY num;
 -- list_created_newest
-SELECT * FROM session INDEXED BY session_by_creation WHERE created_pos < ?1 AND deleted = 0 ORDER BY created_pos DESC;
+SELECT * FROM session WHERE num < ?1 AND deleted = 0 ORDER BY num DESC;
 -- list_owner_created
-SELECT * FROM session INDEXED BY session_by_owner_creation
-WHERE app = ?2 AND user = ?3 AND created_pos > ?1 AND deleted = 0 ORDER BY created_pos;
+SELECT * FROM session INDEXED BY session_by_key
+WHERE app = ?2 AND user = ?3 AND num > ?1 AND deleted = 0 ORDER BY num;
 -- list_owner_created_newest
-SELECT * FROM session INDEXED BY session_by_owner_creation
-WHERE app = ?2 AND user = ?3 AND created_pos < ?1 AND deleted = 0 ORDER BY created_pos DESC;
+SELECT * FROM session INDEXED BY session_by_key
+WHERE app = ?2 AND user = ?3 AND num < ?1 AND deleted = 0 ORDER BY num DESC;
 -- list_updated
 SELECT * FROM session INDEXED BY session_by_update WHERE listed_pos > ?1 AND deleted = 0 ORDER BY listed_pos;
 -- list_updated_newest

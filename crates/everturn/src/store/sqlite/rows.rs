@@ -34,17 +34,11 @@ pub(super) struct Rows<'c> {
     conn: &'c Connection,
     /// The position the next record gets, once it was asked for.
     next_pos: Cell<Option<u64>>,
-    wrote: Cell<bool>,
 }
 
 impl<'c> Rows<'c> {
     pub(super) fn new(conn: &'c Connection) -> Self {
-        Self { conn, next_pos: Cell::new(None), wrote: Cell::new(false) }
-    }
-
-    /// Whether anything was written since this was last asked.
-    pub(super) fn take_wrote(&self) -> bool {
-        self.wrote.take()
+        Self { conn, next_pos: Cell::new(None) }
     }
 
     fn statement(&self, name: &str) -> Result<CachedStatement<'c>> {
@@ -80,7 +74,6 @@ impl<'c> Rows<'c> {
     }
 
     fn run(&self, name: &str, params: impl Params) -> Result<usize> {
-        self.wrote.set(true);
         self.statement(name)?.execute(params).map_err(|e| failure(e, "write"))
     }
 
@@ -153,17 +146,22 @@ impl<'c> Rows<'c> {
         }
     }
 
-    /// Fills the listing indexes up to now, if enough was written since.
-    pub(super) fn fill_listing(&self, lag: u64) -> Result<()> {
-        let (position, watermark) = (self.position()?, self.fact("watermark")?);
+    /// The position of the last record this transaction appended.
+    pub(super) fn appended(&self) -> Option<u64> {
+        self.next_pos.get().map(|next| next - 1)
+    }
+
+    /// Fills the listing indexes up to now, if enough was written since. Says how far they are filled.
+    pub(super) fn fill_listing(&self, position: u64, lag: u64) -> Result<u64> {
+        let watermark = self.fact("watermark")?;
         if position.saturating_sub(watermark) < lag {
-            return Ok(());
+            return Ok(watermark);
         }
         for num in self.all("touched", [int(watermark)], |row| column::<Uint>(row, "num"))? {
             self.run("list_session", [int(num.0)])?;
         }
         self.run("set_fact", params!["watermark", int(position)])?;
-        Ok(())
+        Ok(position)
     }
 
     fn next_position(&self) -> Result<u64> {
@@ -301,7 +299,7 @@ impl Read for Rows<'_> {
     }
 
     fn position(&self) -> Result<u64> {
-        Ok(self.number("last_pos", [])?.unwrap_or(0).max(self.fact("floor")?))
+        Ok(self.number("last_pos", [])?.unwrap_or(0))
     }
 
     fn position_at(&self, num: u64, at: u64) -> Result<Option<u64>> {
@@ -367,7 +365,9 @@ fn turn_row(row: &Row<'_>) -> Result<TurnRow> {
 
 impl Write for Rows<'_> {
     fn new_num(&mut self) -> Result<u64> {
-        Ok(self.number("last_num", [])?.unwrap_or(0) + 1)
+        let num = self.fact("num")? + 1;
+        self.run("set_fact", params!["num", int(num)])?;
+        Ok(num)
     }
 
     fn put_session(&mut self, row: &SessionRow) -> Result<()> {
@@ -429,6 +429,7 @@ impl Write for Rows<'_> {
         }
         if row.deleted {
             self.run("mark_deleted", [int(row.num)])?;
+            self.run("note_deleted", [int(row.num)])?;
         }
         Ok(())
     }
@@ -597,7 +598,7 @@ impl Write for Rows<'_> {
     }
 
     fn remove_session(&mut self, num: u64) -> Result<()> {
-        for name in ["remove_artifacts", "remove_segments", "remove_session"] {
+        for name in ["remove_artifacts", "remove_segments", "remove_session", "forget_deleted"] {
             self.run(name, [int(num)])?;
         }
         Ok(())

@@ -1,16 +1,16 @@
 -- Format 1. docs/format.md explains each table.
 
 -- Small facts about the store: `watermark`, the position up to which listing indexes are filled; `floor`, the highest
--- position ever removed, so that none is given twice.
+-- position ever removed; `num`, the last session number given. None of them ever goes back.
 CREATE TABLE fact (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Sessions. AUTOINCREMENT because a number must never come back: it tells a late writer of a deleted session from the
--- session created later under the same id. `main`'s head and lease are here, so that a plain turn touches one row less.
+-- Sessions. A number never comes back: it tells a late writer of a deleted session from the session created later under
+-- the same id. `main`'s head and lease are here, so that a plain turn touches one row less.
 CREATE TABLE session (
-    num          INTEGER PRIMARY KEY AUTOINCREMENT,
+    num          INTEGER PRIMARY KEY,
     tree         INTEGER NOT NULL,
     app          TEXT NOT NULL,
     user         TEXT NOT NULL,
@@ -43,12 +43,13 @@ CREATE UNIQUE INDEX session_by_key ON session (app, user, id) WHERE deleted = 0;
 -- Listings by update, of everybody and of one user; filled behind the watermark, so that turns do not touch them.
 CREATE INDEX session_by_update ON session (listed_pos) WHERE deleted = 0;
 CREATE INDEX session_by_owner_update ON session (app, user, listed_pos) WHERE deleted = 0;
--- Listings by creation, of everybody and of one user.
-CREATE INDEX session_by_creation ON session (created_pos) WHERE deleted = 0;
-CREATE INDEX session_by_owner_creation ON session (app, user, created_pos) WHERE deleted = 0;
--- Sessions of a tree, for reclaiming; deleted ones still to be reclaimed.
+-- Sessions of a tree, for reclaiming.
 CREATE INDEX session_by_tree ON session (tree);
-CREATE INDEX session_deleted ON session (num) WHERE deleted = 1;
+
+-- Deleted sessions still to be reclaimed.
+CREATE TABLE deleted (
+    num INTEGER PRIMARY KEY
+);
 
 -- Records, in the order they were written in the whole store.
 CREATE TABLE record (
@@ -155,9 +156,8 @@ CREATE TABLE artifact (
 CREATE TABLE blob (
     tree   INTEGER NOT NULL,
     digest BLOB NOT NULL,
-    body   BLOB NOT NULL
-);
--- A content by its digest.
-CREATE UNIQUE INDEX blob_by_digest ON blob (tree, digest);
+    body   BLOB NOT NULL,
+    PRIMARY KEY (tree, digest)
+) WITHOUT ROWID;
 
-INSERT INTO fact (name, value) VALUES ('watermark', 0), ('floor', 0);
+INSERT INTO fact (name, value) VALUES ('watermark', 0), ('floor', 0), ('num', 0);

@@ -83,6 +83,7 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         file: Arc<StoreFile>,
+        conn: Connection,
         circumstances: Arc<Circumstances>,
         checkpointer: Checkpointer,
     ) -> Result<Self> {
@@ -99,8 +100,10 @@ impl Writer {
             conn: None,
             full_sync: None,
             log_pages: Arc::default(),
+            next_checkpoint: WAL_SOFT,
+            listing_filled: 0,
         };
-        state.connect()?;
+        state.adopt(conn)?;
         let thread = thread::Builder::new()
             .name("everturn-write".to_owned())
             .spawn(move || state.serve(&queue))
@@ -156,6 +159,10 @@ struct WriterThread {
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
+    /// The size of the log at which it is moved into the file next.
+    next_checkpoint: u64,
+    /// How far the listing indexes were filled when this was last looked up.
+    listing_filled: u64,
 }
 
 impl WriterThread {
@@ -183,8 +190,12 @@ impl WriterThread {
 
     fn connect(&mut self) -> Result<()> {
         self.conn = None;
+        let conn = self.file.connect(Access::Write)?;
+        self.adopt(conn)
+    }
+
+    fn adopt(&mut self, mut conn: Connection) -> Result<()> {
         self.full_sync = None;
-        let mut conn = self.file.connect(Access::Write)?;
         let pages = self.log_pages.clone();
         let count = move |_: &mut rusqlite::hooks::Wal, now: i32| {
             pages.store(now.unsigned_abs().into(), Ordering::Relaxed);
@@ -261,26 +272,28 @@ impl WriterThread {
             statement.execute([]).map(drop).map_err(|e| failure(e, "write"))
         };
         run("BEGIN IMMEDIATE").map_err(whole)?;
+        let filled = self.listing_filled;
         let outcome = self.circumstances.with_env(|env| {
             let mut rows = Rows::new(conn);
-            let mut wrote = false;
             for (i, job) in batch.iter_mut().enumerate() {
                 let mut ctx = Ctx { tx: &mut rows, env };
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));
                 let ran = ran.unwrap_or_else(|_| Err(Error::internal("a rule panicked")));
                 ran.map_err(|error| (Some(i), error))?;
-                wrote |= rows.take_wrote();
             }
-            if wrote {
-                rows.fill_listing(LISTING_LAG).map_err(whole)?;
+            match rows.appended() {
+                Some(position) if position >= filled + LISTING_LAG => {
+                    rows.fill_listing(position, LISTING_LAG).map_err(whole)
+                }
+                _ => Ok(filled),
             }
-            Ok(())
         });
-        let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
+        let outcome = outcome.and_then(|filled| run("COMMIT").map_err(whole).map(|()| filled));
         if outcome.is_err() && !conn.is_autocommit() {
             let _ = run("ROLLBACK");
         }
-        outcome
+        self.listing_filled = outcome?;
+        Ok(())
     }
 
     /// Only batches somebody waits for to be durable wait for the disk; that one wait covers all before it.
@@ -300,12 +313,17 @@ impl WriterThread {
 
     fn after_batch(&mut self) {
         let wal = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
-        if wal > WAL_HARD {
+        if wal < self.next_checkpoint {
+            // The log began anew, so it is due at its usual size again.
+            self.next_checkpoint = self.next_checkpoint.min((wal + WAL_SOFT).max(WAL_SOFT));
+        } else if wal > WAL_HARD {
             if let Err(error) = self.truncate_log() {
                 tracing::warn!(%error, "the log could not be cut back");
             }
-        } else if wal > WAL_SOFT {
+            self.next_checkpoint = WAL_HARD + WAL_SOFT;
+        } else {
             self.checkpointer.wake();
+            self.next_checkpoint = wal + WAL_SOFT;
         }
     }
 
