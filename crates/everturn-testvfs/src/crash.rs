@@ -47,9 +47,7 @@ impl Disk {
 
     /// All files, by path.
     pub fn files(&self) -> impl Iterator<Item = (&Path, &[u8])> {
-        self.files
-            .iter()
-            .map(|(path, bytes)| (&**path, bytes.as_slice()))
+        self.files.iter().map(|(path, bytes)| (&**path, bytes.as_slice()))
     }
 
     /// Creates the files in `dir` under their own names, leaving out the directories they were recorded in.
@@ -116,20 +114,11 @@ struct Machine<'a> {
 
 impl<'a> Machine<'a> {
     fn boot(trace: &'a Trace) -> Self {
-        let mut machine = Machine {
-            inodes: Vec::new(),
-            names: BTreeMap::new(),
-        };
+        let mut machine = Machine { inodes: Vec::new(), names: BTreeMap::new() };
         for (path, bytes) in &trace.base {
-            let name = Name {
-                durable: Some(machine.inodes.len()),
-                pending: Vec::new(),
-            };
+            let name = Name { durable: Some(machine.inodes.len()), pending: Vec::new() };
             machine.names.insert(path, name);
-            machine.inodes.push(Inode {
-                durable: bytes.to_vec(),
-                pending: Vec::new(),
-            });
+            machine.inodes.push(Inode { durable: bytes.to_vec(), pending: Vec::new() });
         }
         machine
     }
@@ -141,13 +130,7 @@ impl<'a> Machine<'a> {
                 self.inodes.push(Inode::default());
                 self.names.entry(file).or_default().pending.push(inode);
             }
-            Op::Write { file, offset, data } => self.change(
-                file,
-                Change::Write {
-                    offset: *offset,
-                    data,
-                },
-            ),
+            Op::Write { file, offset, data } => self.change(file, Change::Write { offset: *offset, data }),
             Op::Truncate { file, size } => self.change(file, Change::Resize(*size)),
             Op::Sync { file, dir_synced } => {
                 if let Some(name) = self.names.get_mut(file) {
@@ -268,11 +251,7 @@ impl Dice {
             Loss::DropUnsynced => 0,
             Loss::KeepRandom { seed } | Loss::Torn { seed } => seed,
         };
-        let mut dice = Dice {
-            loss,
-            state: seed,
-            kept_of_8: 0,
-        };
+        let mut dice = Dice { loss, state: seed, kept_of_8: 0 };
         dice.state = dice.roll() ^ cut as u64;
         dice.kept_of_8 = 1 + dice.below(7);
         dice
@@ -320,8 +299,7 @@ impl Dice {
         }
         // Sectors are counted from the start of the file: a small write across a boundary can be torn there.
         let sectors = range.start / SECTOR..range.end.div_ceil(SECTOR);
-        let clip =
-            |sector: u64| range.start.max(sector * SECTOR)..range.end.min((sector + 1) * SECTOR);
+        let clip = |sector: u64| range.start.max(sector * SECTOR)..range.end.min((sector + 1) * SECTOR);
         if how == 2 {
             let count = self.below(sectors.end - sectors.start + 1);
             return sectors.take(count as usize).map(clip).collect();

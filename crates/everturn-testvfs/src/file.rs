@@ -24,8 +24,7 @@ const HIDDEN_PROMISES: c_int = ffi::SQLITE_IOCAP_ATOMIC
     | ffi::SQLITE_IOCAP_SEQUENTIAL;
 
 /// The kinds of files that the unix VFS syncs the directory for.
-const JOURNALS: c_int =
-    ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_SUPER_JOURNAL | ffi::SQLITE_OPEN_WAL;
+const JOURNALS: c_int = ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_SUPER_JOURNAL | ffi::SQLITE_OPEN_WAL;
 
 /// The beginning of the memory that SQLite sets aside per file. The underlying VFS's file object follows it.
 #[repr(C)]
@@ -42,12 +41,7 @@ impl ShimFile {
     pub(crate) fn new(shared: &'static Shared, path: Option<Arc<Path>>, flags: c_int) -> Self {
         // The unix VFS goes by the flag, no matter whether the file is in fact new.
         let syncs_dir = flags & ffi::SQLITE_OPEN_CREATE != 0 && flags & JOURNALS != 0;
-        ShimFile {
-            base: sqlite3_file { pMethods: &METHODS },
-            shared,
-            path,
-            syncs_dir: Cell::new(syncs_dir),
-        }
+        ShimFile { base: sqlite3_file { pMethods: &METHODS }, shared, path, syncs_dir: Cell::new(syncs_dir) }
     }
 }
 
@@ -178,9 +172,7 @@ unsafe extern "C" fn x_truncate(file: *mut sqlite3_file, size: sqlite3_int64) ->
     let io = || unsafe { inner_truncate(file, size) };
     match &shim.path {
         // SAFETY: the file is open until this call returns.
-        Some(path) => shim
-            .shared
-            .resize(path, size as u64, || unsafe { size_of_file(file) }, io),
+        Some(path) => shim.shared.resize(path, size as u64, || unsafe { size_of_file(file) }, io),
         None => io(),
     }
 }
@@ -213,8 +205,7 @@ unsafe extern "C" fn x_file_control(file: *mut sqlite3_file, op: c_int, arg: *mu
             // SAFETY: the argument of a size hint is a pointer to a 64-bit integer.
             let wanted = unsafe { *arg.cast::<sqlite3_int64>() };
             // SAFETY: the file is open until this call returns.
-            shim.shared
-                .resize(path, wanted as u64, || unsafe { size_of_file(file) }, io)
+            shim.shared.resize(path, wanted as u64, || unsafe { size_of_file(file) }, io)
         }
         _ => io(),
     }

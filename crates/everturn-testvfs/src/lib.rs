@@ -78,10 +78,7 @@ impl FaultVfs {
         }
         let shared: &'static Shared = Box::leak(Box::default());
         vfs::register(name, shared);
-        let vfs = FaultVfs {
-            name: name.to_owned().leak(),
-            shared,
-        };
+        let vfs = FaultVfs { name: name.to_owned().leak(), shared };
         registered.insert(name.to_owned(), vfs.clone());
         vfs
     }
@@ -131,14 +128,12 @@ impl FaultVfs {
     /// Makes writes fail with `SQLITE_FULL` that would grow a file while the covered files open through this VFS
     /// would then take up more than `bytes` in total. Writes that overwrite existing content still succeed.
     pub fn disk_limit(&self, bytes: u64) {
-        self.shared
-            .configure(|state| state.faults.disk_limit = Some(bytes));
+        self.shared.configure(|state| state.faults.disk_limit = Some(bytes));
     }
 
     /// Takes back all faults. Recording and counters go on.
     pub fn heal(&self) {
-        self.shared
-            .configure(|state| state.faults = Default::default());
+        self.shared.configure(|state| state.faults = Default::default());
     }
 
     /// Lets SQLite see that the underlying VFS promises powersafe overwrites, which is hidden otherwise.

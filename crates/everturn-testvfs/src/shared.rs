@@ -193,11 +193,7 @@ impl Shared {
 
     pub(crate) fn trace(&self) -> Trace {
         let state = self.lock();
-        state
-            .recording
-            .as_ref()
-            .map(|recording| recording.trace.clone())
-            .unwrap_or_default()
+        state.recording.as_ref().map(|recording| recording.trace.clone()).unwrap_or_default()
     }
 
     pub(crate) fn mark(&self, label: String) {
@@ -221,9 +217,7 @@ impl Shared {
         if rc == ffi::SQLITE_OK {
             state.open.entry(Arc::clone(path)).or_default().handles += 1;
             if !existed {
-                state.record(|| Op::Create {
-                    file: Arc::clone(path),
-                });
+                state.record(|| Op::Create { file: Arc::clone(path) });
             }
         }
         rc
@@ -240,13 +234,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn write(
-        &self,
-        path: &Arc<Path>,
-        offset: u64,
-        data: &[u8],
-        io: impl FnOnce() -> c_int,
-    ) -> c_int {
+    pub(crate) fn write(&self, path: &Arc<Path>, offset: u64, data: &[u8], io: impl FnOnce() -> c_int) -> c_int {
         let rc = match self.enter() {
             Gate::Pass(_in_flight) => io(),
             Gate::Armed(mut state) => {
@@ -258,20 +246,14 @@ impl Shared {
                 }
                 let rc = io();
                 if rc == ffi::SQLITE_OK {
-                    state.record(|| Op::Write {
-                        file: Arc::clone(path),
-                        offset,
-                        data: data.into(),
-                    });
+                    state.record(|| Op::Write { file: Arc::clone(path), offset, data: data.into() });
                 }
                 rc
             }
         };
         if rc == ffi::SQLITE_OK {
             self.counters.writes.fetch_add(1, Ordering::Relaxed);
-            self.counters
-                .bytes
-                .fetch_add(data.len() as u64, Ordering::Relaxed);
+            self.counters.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         }
         rc
     }
@@ -296,22 +278,14 @@ impl Shared {
                 if let Some(size) = size()
                     && before != Some(size)
                 {
-                    state.record(|| Op::Truncate {
-                        file: Arc::clone(path),
-                        size,
-                    });
+                    state.record(|| Op::Truncate { file: Arc::clone(path), size });
                 }
                 rc
             }
         }
     }
 
-    pub(crate) fn sync(
-        &self,
-        path: &Arc<Path>,
-        dir_synced: bool,
-        io: impl FnOnce() -> c_int,
-    ) -> c_int {
+    pub(crate) fn sync(&self, path: &Arc<Path>, dir_synced: bool, io: impl FnOnce() -> c_int) -> c_int {
         let rc = match self.enter() {
             Gate::Pass(_in_flight) => io(),
             Gate::Armed(mut state) => {
@@ -320,10 +294,7 @@ impl Shared {
                 }
                 let rc = io();
                 if rc == ffi::SQLITE_OK {
-                    state.record(|| Op::Sync {
-                        file: Arc::clone(path),
-                        dir_synced,
-                    });
+                    state.record(|| Op::Sync { file: Arc::clone(path), dir_synced });
                 }
                 rc
             }
@@ -334,12 +305,7 @@ impl Shared {
         rc
     }
 
-    pub(crate) fn delete(
-        &self,
-        path: &Arc<Path>,
-        dir_synced: bool,
-        io: impl FnOnce() -> c_int,
-    ) -> c_int {
+    pub(crate) fn delete(&self, path: &Arc<Path>, dir_synced: bool, io: impl FnOnce() -> c_int) -> c_int {
         match self.enter() {
             Gate::Pass(_in_flight) => io(),
             Gate::Armed(mut state) => {
@@ -353,10 +319,7 @@ impl Shared {
                 }
                 let rc = io();
                 if rc == ffi::SQLITE_OK {
-                    state.record(|| Op::Delete {
-                        file: Arc::clone(path),
-                        dir_synced,
-                    });
+                    state.record(|| Op::Delete { file: Arc::clone(path), dir_synced });
                 }
                 rc
             }

@@ -28,22 +28,12 @@ fn recording_waits_for_writes_that_are_under_way() {
         });
         let early = has_started.recv_timeout(Duration::from_millis(100));
         release.send(()).unwrap();
-        assert!(
-            early.is_err(),
-            "a write is neither in the base image nor in the trace"
-        );
+        assert!(early.is_err(), "a write is neither in the base image nor in the trace");
         has_started.recv().unwrap();
     });
     shared.write(&path, 0, b"late", || ffi::SQLITE_OK);
     let data: Arc<[u8]> = b"late"[..].into();
-    assert_eq!(
-        shared.trace().ops(),
-        [Op::Write {
-            file: path,
-            offset: 0,
-            data
-        }]
-    );
+    assert_eq!(shared.trace().ops(), [Op::Write { file: path, offset: 0, data }]);
 }
 
 #[test]

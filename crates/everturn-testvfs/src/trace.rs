@@ -83,10 +83,7 @@ impl Trace {
         (0..=self.len()).filter(|&cut| {
             let before = self.ops.get(cut);
             let after = cut.checked_sub(1).and_then(|i| self.ops.get(i));
-            [before, after]
-                .into_iter()
-                .flatten()
-                .any(|op| matches!(op, Op::Sync { .. }))
+            [before, after].into_iter().flatten().any(|op| matches!(op, Op::Sync { .. }))
         })
     }
 

@@ -12,10 +12,8 @@ use crate::file::{ShimFile, inner_of};
 use crate::shared::Shared;
 
 /// The kinds of files that hold a database together, as opposed to temporary ones.
-const COVERED: c_int = ffi::SQLITE_OPEN_MAIN_DB
-    | ffi::SQLITE_OPEN_MAIN_JOURNAL
-    | ffi::SQLITE_OPEN_SUPER_JOURNAL
-    | ffi::SQLITE_OPEN_WAL;
+const COVERED: c_int =
+    ffi::SQLITE_OPEN_MAIN_DB | ffi::SQLITE_OPEN_MAIN_JOURNAL | ffi::SQLITE_OPEN_SUPER_JOURNAL | ffi::SQLITE_OPEN_WAL;
 
 /// What the methods of a VFS find at its `pAppData`.
 struct AppData {
@@ -28,12 +26,7 @@ pub(crate) fn register(name: &str, shared: &'static Shared) {
     let c_name = CString::new(name).expect("the name of a VFS holds no NUL byte");
 
     // SAFETY: both calls initialise SQLite if need be, and the names are NUL-terminated.
-    let (taken, inner) = unsafe {
-        (
-            ffi::sqlite3_vfs_find(c_name.as_ptr()),
-            ffi::sqlite3_vfs_find(ptr::null()),
-        )
-    };
+    let (taken, inner) = unsafe { (ffi::sqlite3_vfs_find(c_name.as_ptr()), ffi::sqlite3_vfs_find(ptr::null())) };
     assert!(taken.is_null(), "SQLite has a VFS named {name:?} already");
     assert!(!inner.is_null(), "SQLite has no default VFS");
 
@@ -153,19 +146,12 @@ unsafe extern "C" fn x_open(
     };
     if rc == ffi::SQLITE_OK {
         // SAFETY: the memory is large enough, aligned for pointers, and holds nothing that would need to be dropped.
-        unsafe {
-            file.cast::<ShimFile>()
-                .write(ShimFile::new(data.shared, path, flags))
-        };
+        unsafe { file.cast::<ShimFile>().write(ShimFile::new(data.shared, path, flags)) };
     }
     rc
 }
 
-unsafe extern "C" fn x_delete(
-    vfs: *mut sqlite3_vfs,
-    name: *const c_char,
-    sync_dir: c_int,
-) -> c_int {
+unsafe extern "C" fn x_delete(vfs: *mut sqlite3_vfs, name: *const c_char, sync_dir: c_int) -> c_int {
     // SAFETY: SQLite passes the VFS that this method was registered with and a NUL-terminated name.
     let (data, path) = unsafe { (app_data(vfs), path_of(name)) };
     // SAFETY: the arguments are handed on as they are.
@@ -177,9 +163,7 @@ unsafe extern "C" fn x_dl_open(vfs: *mut sqlite3_vfs, name: *const c_char) -> *m
     // SAFETY: SQLite passes the VFS that this method was registered with; the rest is handed on as it is.
     unsafe {
         let inner = app_data(vfs).inner;
-        (*inner)
-            .xDlOpen
-            .map_or(ptr::null_mut(), |method| method(inner, name))
+        (*inner).xDlOpen.map_or(ptr::null_mut(), |method| method(inner, name))
     }
 }
 
@@ -196,17 +180,11 @@ unsafe extern "C" fn x_dl_error(vfs: *mut sqlite3_vfs, size: c_int, out: *mut c_
 /// SQLite's own declaration of what a symbol is; it is cast to its true type by whoever asked for it.
 type Symbol = Option<unsafe extern "C" fn(*mut sqlite3_vfs, *mut c_void, *const c_char)>;
 
-unsafe extern "C" fn x_dl_sym(
-    vfs: *mut sqlite3_vfs,
-    library: *mut c_void,
-    name: *const c_char,
-) -> Symbol {
+unsafe extern "C" fn x_dl_sym(vfs: *mut sqlite3_vfs, library: *mut c_void, name: *const c_char) -> Symbol {
     // SAFETY: as in `x_dl_open`.
     unsafe {
         let inner = app_data(vfs).inner;
-        (*inner)
-            .xDlSym
-            .and_then(|method| method(inner, library, name))
+        (*inner).xDlSym.and_then(|method| method(inner, library, name))
     }
 }
 

@@ -8,12 +8,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 fn open(vfs: &FaultVfs, dir: &Path) -> Connection {
     let path = dir.join("t.db");
     let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), vfs.name()).unwrap();
-    db.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0",
-    )
-    .unwrap();
-    db.execute_batch("CREATE TABLE IF NOT EXISTS t (body BLOB)")
-        .unwrap();
+    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0").unwrap();
+    db.execute_batch("CREATE TABLE IF NOT EXISTS t (body BLOB)").unwrap();
     db
 }
 
@@ -22,8 +18,7 @@ fn insert(db: &Connection) -> rusqlite::Result<usize> {
 }
 
 fn rows(db: &Connection) -> i64 {
-    db.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
-        .unwrap()
+    db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap()
 }
 
 fn extended_code(result: rusqlite::Result<usize>) -> i32 {

@@ -19,11 +19,9 @@ fn open(vfs: &FaultVfs, path: &Path, pragmas: &str) -> Connection {
     let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), vfs.name()).unwrap();
     db.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
     // A small cache and a low threshold make checkpoints and spills part of the picture.
-    db.execute_batch("PRAGMA cache_size = 8; PRAGMA wal_autocheckpoint = 12;")
-        .unwrap();
+    db.execute_batch("PRAGMA cache_size = 8; PRAGMA wal_autocheckpoint = 12;").unwrap();
     db.execute_batch(pragmas).unwrap();
-    db.execute_batch("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, body BLOB NOT NULL)")
-        .unwrap();
+    db.execute_batch("CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY, body BLOB NOT NULL)").unwrap();
     db
 }
 
@@ -32,8 +30,7 @@ fn body(id: i64) -> Vec<u8> {
 }
 
 fn insert(vfs: &FaultVfs, db: &Connection, id: i64) {
-    db.execute("INSERT INTO t VALUES (?1, ?2)", params![id, body(id)])
-        .unwrap();
+    db.execute("INSERT INTO t VALUES (?1, ?2)", params![id, body(id)]).unwrap();
     vfs.mark(id.to_string());
 }
 
@@ -56,9 +53,7 @@ fn recover(trace: &Trace, cut: usize, loss: Loss) -> BTreeSet<i64> {
     trace.crash_at(cut, loss).write_into(dir.path()).unwrap();
     let db = Connection::open(dir.path().join("t.db")).unwrap();
     db.execute_batch("PRAGMA synchronous = OFF").unwrap();
-    let verdict: String = db
-        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .unwrap();
+    let verdict: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok", "cut {cut}, {loss:?}");
     if !db.table_exists(None, "t").unwrap() {
         return BTreeSet::new();
@@ -74,11 +69,7 @@ fn recover(trace: &Trace, cut: usize, loss: Loss) -> BTreeSet<i64> {
 }
 
 fn acknowledged(trace: &Trace, cut: usize) -> BTreeSet<i64> {
-    trace
-        .marks_before(cut)
-        .into_iter()
-        .map(|mark| mark.parse().unwrap())
-        .collect()
+    trace.marks_before(cut).into_iter().map(|mark| mark.parse().unwrap()).collect()
 }
 
 fn assert_survives(trace: &Trace, cuts: impl Iterator<Item = usize>, writers: usize) {
@@ -89,10 +80,7 @@ fn assert_survives(trace: &Trace, cuts: impl Iterator<Item = usize>, writers: us
             let lost: Vec<_> = acknowledged.difference(&found).collect();
             assert!(lost.is_empty(), "cut {cut}, {loss:?}: lost {lost:?}");
             let extra = found.len() - acknowledged.len();
-            assert!(
-                extra <= writers,
-                "cut {cut}, {loss:?}: {extra} rows too many"
-            );
+            assert!(extra <= writers, "cut {cut}, {loss:?}: {extra} rows too many");
         }
     }
 }
@@ -112,10 +100,7 @@ fn wal_full_keeps_acknowledged_rows() {
     let trace = record("wal-full", WAL_FULL);
     assert_eq!(acknowledged(&trace, trace.len()).len() as i64, ROWS);
     let to_database = |op: &Op| matches!(op, Op::Write { file, .. } if file.ends_with("t.db"));
-    assert!(
-        count(&trace, to_database) > 10,
-        "checkpoints are part of the trace"
-    );
+    assert!(count(&trace, to_database) > 10, "checkpoints are part of the trace");
     assert_survives(&trace, trace.sync_points(), 1);
     assert_survives(&trace, [0, trace.len()].into_iter(), 1);
 }
@@ -142,14 +127,10 @@ fn preallocation_is_part_of_the_trace() {
     set_chunk_size(&db, 1 << 16);
     (1..=ROWS).for_each(|id| insert(&vfs, &db, id));
     let trace = vfs.trace();
-    let grown =
-        |op: &Op| matches!(op, Op::Truncate { size, .. } if *size > 0 && size % (1 << 16) == 0);
+    let grown = |op: &Op| matches!(op, Op::Truncate { size, .. } if *size > 0 && size % (1 << 16) == 0);
     assert!(count(&trace, grown) > 0);
     let last = trace.crash_at(trace.len(), Loss::DropUnsynced);
-    assert_eq!(
-        last.get(dir.path().join("t.db")).unwrap().len() % (1 << 16),
-        0
-    );
+    assert_eq!(last.get(dir.path().join("t.db")).unwrap().len() % (1 << 16), 0);
     assert_survives(&trace, trace.sync_points(), 1);
 }
 
@@ -158,62 +139,33 @@ fn set_chunk_size(db: &Connection, mut bytes: i32) {
     // SAFETY: the connection is open, and SQLite reads a 32-bit integer from the argument during the call.
     let rc = unsafe {
         let arg = (&raw mut bytes).cast();
-        ffi::sqlite3_file_control(
-            db.handle(),
-            c"main".as_ptr(),
-            ffi::SQLITE_FCNTL_CHUNK_SIZE,
-            arg,
-        )
+        ffi::sqlite3_file_control(db.handle(), c"main".as_ptr(), ffi::SQLITE_FCNTL_CHUNK_SIZE, arg)
     };
     assert_eq!(rc, ffi::SQLITE_OK);
 }
 
 #[test]
 fn without_syncs_acknowledged_rows_are_lost() {
-    let trace = record(
-        "wal-off",
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF",
-    );
+    let trace = record("wal-off", "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF");
     assert!(losing_cuts(&trace, Loss::DropUnsynced) > trace.len() / 2);
 }
 
 #[test]
 fn syncing_only_at_checkpoints_loses_acknowledged_rows_but_not_the_database() {
-    let trace = record(
-        "wal-normal",
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
-    );
-    for loss in [
-        Loss::DropUnsynced,
-        Loss::KeepRandom { seed: 7 },
-        Loss::Torn { seed: 7 },
-    ] {
+    let trace = record("wal-normal", "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL");
+    for loss in [Loss::DropUnsynced, Loss::KeepRandom { seed: 7 }, Loss::Torn { seed: 7 }] {
         assert!(losing_cuts(&trace, loss) > 0, "{loss:?}");
     }
 }
 
 #[test]
 fn rollback_journal_depends_on_syncing_the_directory() {
-    let extra = record(
-        "delete-extra",
-        "PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA",
-    );
-    assert!(
-        count(&extra, |op| matches!(
-            op,
-            Op::Delete {
-                dir_synced: true,
-                ..
-            }
-        )) >= ROWS as usize
-    );
+    let extra = record("delete-extra", "PRAGMA journal_mode = DELETE; PRAGMA synchronous = EXTRA");
+    assert!(count(&extra, |op| matches!(op, Op::Delete { dir_synced: true, .. })) >= ROWS as usize);
     assert_survives(&extra, extra.sync_points(), 1);
 
     // A deleted journal that comes back undoes its transaction.
-    let full = record(
-        "delete-full",
-        "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL",
-    );
+    let full = record("delete-full", "PRAGMA journal_mode = DELETE; PRAGMA synchronous = FULL");
     assert!(losing_cuts(&full, Loss::DropUnsynced) > 0);
 }
 
@@ -248,29 +200,21 @@ fn recording_may_start_in_the_middle() {
     // Row 1 is in the database, row 2 only in the log when recording starts.
     let db = open(&vfs, &path, WAL_FULL);
     insert(&vfs, &db, 1);
-    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-        .unwrap();
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     insert(&vfs, &db, 2);
     assert!(vfs.trace().is_empty());
     vfs.start_recording();
-    assert_eq!(
-        recover(&vfs.trace(), 0, Loss::DropUnsynced),
-        BTreeSet::from([1, 2])
-    );
+    assert_eq!(recover(&vfs.trace(), 0, Loss::DropUnsynced), BTreeSet::from([1, 2]));
 
     // The first thing done afterwards touches one of the two files only.
-    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
-        .unwrap();
+    db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).unwrap();
     (3..=8).for_each(|id| insert(&vfs, &db, id));
     drop(db);
     let trace = vfs.trace();
     for cut in 0..=trace.len() {
         for loss in losses() {
             let found = recover(&trace, cut, loss);
-            assert!(
-                found.contains(&1) && found.contains(&2),
-                "cut {cut}, {loss:?}"
-            );
+            assert!(found.contains(&1) && found.contains(&2), "cut {cut}, {loss:?}");
             assert!(found.is_superset(&acknowledged(&trace, cut)));
         }
     }
@@ -281,21 +225,14 @@ fn recording_may_start_in_the_middle() {
     insert(&vfs, &db, 9);
     let trace = vfs.trace();
     assert_eq!(recover(&trace, 0, Loss::DropUnsynced), (1..=8).collect());
-    assert_eq!(
-        recover(&trace, trace.len(), Loss::DropUnsynced),
-        (1..=9).collect()
-    );
+    assert_eq!(recover(&trace, trace.len(), Loss::DropUnsynced), (1..=9).collect());
 }
 
 /// With every commit synced and nothing padded, what is durable at the end is what is there.
 fn assert_replays(trace: &Trace, path: &Path) {
     let disk = trace.crash_at(trace.len(), Loss::DropUnsynced);
     for (path, replayed) in disk.files() {
-        assert!(
-            replayed == std::fs::read(path).unwrap(),
-            "{}",
-            path.display()
-        );
+        assert!(replayed == std::fs::read(path).unwrap(), "{}", path.display());
     }
     assert!(disk.get(path).is_some());
 }

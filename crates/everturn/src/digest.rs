@@ -84,13 +84,7 @@ impl StateDigests {
 
     /// The digest of the whole state.
     pub(crate) fn state(&self) -> Digest {
-        Digest::of_parts(&[
-            b"everturn state 1\n",
-            &self.chain.0,
-            &self.custom.0,
-            &self.artifacts.0,
-            &self.view.0,
-        ])
+        Digest::of_parts(&[b"everturn state 1\n", &self.chain.0, &self.custom.0, &self.artifacts.0, &self.view.0])
     }
 }
 

@@ -247,6 +247,18 @@ pub struct TurnId {
 }
 
 impl TurnId {
+    /// The turn that began at a point of the session with an internal number. For those who write stores.
+    #[must_use]
+    pub const fn new(session: u64, begin: Point) -> Self {
+        Self { session, begin: begin.0 }
+    }
+
+    /// The session's internal number.
+    #[must_use]
+    pub const fn session(self) -> u64 {
+        self.session
+    }
+
     /// Where the turn began: the sequence number of its begin record.
     #[must_use]
     pub const fn begin(self) -> Point {

@@ -67,6 +67,7 @@ pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnEr
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
 pub use turn::{
     Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
-    Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus, ViewChange,
+    Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus,
+    ViewChange,
 };
 pub use usage::Usage;

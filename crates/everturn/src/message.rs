@@ -347,8 +347,13 @@ mod tests {
     #[test]
     fn what_is_no_message_is_refused() {
         for text in [
-            "1", "{}", r#"{"role":"user"}"#, r#"{"role":"robot","content":[]}"#, r#"{"role":"user","content":"hi"}"#,
-            r#"{"role":"user","content":["hi"]}"#, r#"{"role":"user","content":[],"metadata":1}"#,
+            "1",
+            "{}",
+            r#"{"role":"user"}"#,
+            r#"{"role":"robot","content":[]}"#,
+            r#"{"role":"user","content":"hi"}"#,
+            r#"{"role":"user","content":["hi"]}"#,
+            r#"{"role":"user","content":[],"metadata":1}"#,
         ] {
             assert!(Message::parse(text).is_err(), "{text}");
         }

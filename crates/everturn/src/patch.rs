@@ -401,7 +401,10 @@ mod tests {
     #[test]
     fn list_edits_stay_small() {
         let list = |range: std::ops::Range<u32>| {
-            json(&format!("[{}]", range.map(|i| format!("{{\"id\":{i},\"text\":\"item number {i}\"}}")).collect::<Vec<_>>().join(",")))
+            json(&format!(
+                "[{}]",
+                range.map(|i| format!("{{\"id\":{i},\"text\":\"item number {i}\"}}")).collect::<Vec<_>>().join(",")
+            ))
         };
         let patch = Patch::diff(&list(0..200), &list(1..200)).unwrap();
         assert_eq!(patch.to_string(), r#"[{"op":"remove","path":"/0"}]"#);
@@ -411,7 +414,10 @@ mod tests {
 
     #[test]
     fn names_with_slashes_and_tildes_are_escaped() {
-        let (a, b) = (json(r#"{"a/b":{"~":1},"keep":"keep keep keep keep keep keep"}"#), json(r#"{"a/b":{"~":2},"keep":"keep keep keep keep keep keep"}"#));
+        let (a, b) = (
+            json(r#"{"a/b":{"~":1},"keep":"keep keep keep keep keep keep"}"#),
+            json(r#"{"a/b":{"~":2},"keep":"keep keep keep keep keep keep"}"#),
+        );
         let patch = Patch::diff(&a, &b).unwrap();
         assert_eq!(patch.to_string(), r#"[{"op":"replace","path":"/a~1b/~0","value":2}]"#);
         assert_eq!(patch.apply(&a).unwrap(), b);

@@ -61,7 +61,6 @@ pub enum SessionStatus {
 /// A session as it is listed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct SessionRecord {
     /// What addresses it.
     pub app: AppName,

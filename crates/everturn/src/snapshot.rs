@@ -83,7 +83,6 @@ impl TurnError {
 /// A point with a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct Snapshot {
     /// Its id.
     pub snapshot_id: SnapshotId,

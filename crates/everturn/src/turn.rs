@@ -72,6 +72,12 @@ pub struct Fence {
 }
 
 impl Fence {
+    /// The fence of an attempt at a turn. For those who write stores.
+    #[must_use]
+    pub const fn new(turn: TurnId, attempt: u64) -> Self {
+        Self { turn, attempt }
+    }
+
     /// The turn.
     #[must_use]
     pub fn turn(&self) -> TurnId {
@@ -301,7 +307,6 @@ impl Outcome {
 
 /// A turn that ended, as a repeated key is told.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct EndedTurn {
     /// The turn.
     pub turn: TurnId,
@@ -321,7 +326,6 @@ pub struct EndedTurn {
 
 /// A turn that may now write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Begun {
     /// The turn.
     pub turn: TurnId,
@@ -372,7 +376,6 @@ impl Begin {
 /// Proof that something was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct Receipt {
     /// The point after what was written.
     pub point: Point,
@@ -414,7 +417,6 @@ impl From<EndStatus> for TurnStatus {
 
 /// A turn that has begun and not ended.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct RunningTurn {
     /// The turn.
     pub turn: TurnId,
@@ -444,7 +446,6 @@ pub struct RunningTurn {
 
 /// Everything known about a turn.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct TurnRecord {
     /// The turn.
     pub turn: TurnId,
@@ -468,7 +469,6 @@ pub struct TurnRecord {
 
 /// What an abort found and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Aborted {
     /// The turn.
     pub turn: TurnId,
@@ -497,7 +497,6 @@ pub enum RecordKind {
 /// One entry of a session's log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[non_exhaustive]
 pub struct Record {
     /// Its place in the session.
     pub seq: u64,

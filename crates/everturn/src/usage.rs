@@ -55,13 +55,7 @@ impl Usage {
     }
 
     pub(crate) fn counts(&self) -> [u64; 5] {
-        [
-            self.input_tokens,
-            self.output_tokens,
-            self.total_tokens,
-            self.cached_content_tokens,
-            self.thoughts_tokens,
-        ]
+        [self.input_tokens, self.output_tokens, self.total_tokens, self.cached_content_tokens, self.thoughts_tokens]
     }
 
     pub(crate) fn counts_mut(&mut self) -> [&mut u64; 5] {

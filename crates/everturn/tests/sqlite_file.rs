@@ -243,7 +243,8 @@ async fn the_log_stays_bounded_and_moves_into_the_file_by_itself() {
     let path = dir.path().join("s.db");
     let store = SqliteOptions::new(&path).durability(Durability::ProcessSafe).open().unwrap();
     store.create(CreateSession::at(key("s"))).await.unwrap();
-    let noise: String = (0..60_000u32).map(|i| char::from(b'!' + (i.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
+    let noise: String =
+        (0..60_000u32).map(|i| char::from(b'!' + (i.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
     let noise = noise.replace(['"', '\\'], "_");
     for i in 0..400 {
         turn(&store, &key("s"), &format!("{i} {noise}")).await;

@@ -298,7 +298,11 @@ impl Parser<'_> {
     /// Two members of one name mean different things to different readers, and a digest could not tell which.
     fn refuse_twins(&self, members: &[(Box<str>, Node)]) -> Result<()> {
         let twin = if members.len() <= 16 {
-            members.iter().enumerate().find(|(i, (key, _))| members[..*i].iter().any(|(k, _)| k == key)).map(|(_, m)| &m.0)
+            members
+                .iter()
+                .enumerate()
+                .find(|(i, (key, _))| members[..*i].iter().any(|(k, _)| k == key))
+                .map(|(_, m)| &m.0)
         } else {
             let mut seen = std::collections::HashSet::with_capacity(members.len());
             members.iter().find(|(key, _)| !seen.insert(key)).map(|m| &m.0)
@@ -391,7 +395,9 @@ mod tests {
 
     #[test]
     fn printed_len_is_exact() {
-        for text in ["[]", "{}", "[1]", "[1,2]", r#"{"a":{}}"#, r#""\u0001\"\\\b""#, "null", "false", r#"{"a":[],"é":""}"#] {
+        for text in
+            ["[]", "{}", "[1]", "[1,2]", r#"{"a":{}}"#, r#""\u0001\"\\\b""#, "null", "false", r#"{"a":[],"é":""}"#]
+        {
             let node = Node::parse(text).unwrap();
             assert_eq!(node.print().len(), node.printed_len(), "{text}");
         }
@@ -401,8 +407,29 @@ mod tests {
     fn what_is_not_json_is_refused() {
         let deep = "[".repeat(200) + &"]".repeat(200);
         for text in [
-            "", " ", "{", "[1,]", "{\"a\":1,}", "01", "1.", ".5", "+1", "1e", "nul", "truex", "\"\\x\"", "\"\n\"",
-            "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "{\"a\":1,\"a\":2}", "{a:1}", "1 2", "\"abc", "\"\\u12g4\"", &deep,
+            "",
+            " ",
+            "{",
+            "[1,]",
+            "{\"a\":1,}",
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "nul",
+            "truex",
+            "\"\\x\"",
+            "\"\n\"",
+            "\"\\ud800\"",
+            "\"\\udc00\"",
+            "\"\\ud800\\u0041\"",
+            "{\"a\":1,\"a\":2}",
+            "{a:1}",
+            "1 2",
+            "\"abc",
+            "\"\\u12g4\"",
+            &deep,
         ] {
             assert!(Node::parse(text).is_err(), "{text:?} was accepted");
         }

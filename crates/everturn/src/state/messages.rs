@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::Result;
 use crate::digest::Digest;
 use crate::message::Message;
-use crate::Result;
 
 /// Full chunks are shared between all copies; only the last, unfinished one is ever copied.
 const CHUNK: usize = 64;
@@ -146,9 +146,10 @@ mod tests {
     use super::*;
 
     fn chain(messages: &Messages, len: usize) -> Digest {
-        messages.iter().take(len).fold(Digest::ABSENT, |chain, message| {
-            chain.chain(Digest::of_json_text(message.as_str()).unwrap())
-        })
+        messages
+            .iter()
+            .take(len)
+            .fold(Digest::ABSENT, |chain, message| chain.chain(Digest::of_json_text(message.as_str()).unwrap()))
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::artifact::Artifact;
 use crate::digest::{Digest, StateDigests, of_artifacts};
 use crate::json::Json;
 use crate::message::Message;
-use crate::{Point, SessionId, Usage};
+use crate::{Point, Result, SessionId, Usage};
 
 /// The portable state of a conversation, as it travels: `{sessionId, messages, custom?, artifacts}`.
 ///
@@ -107,6 +107,44 @@ impl PointState {
             view: None,
             tip: Tip::EMPTY,
         }
+    }
+
+    /// A state as it travels, standing at a point. For those who write stores: the digest is computed, and turns, index,
+    /// usage and view are what [`PointState::with_progress`] and [`PointState::with_view`] say.
+    pub fn new(point: Point, session: SessionId, state: SessionState) -> Result<Self> {
+        let mut made = Self::empty(session);
+        made.point = point;
+        let mut chain = Digest::ABSENT;
+        for message in state.messages {
+            chain = chain.chain(Digest::of_json(message.json())?);
+            made.messages.push(message);
+        }
+        made.messages.set_chain(chain);
+        let artifacts = state.artifacts.into_iter().map(|artifact| {
+            let digest = Digest::of_json(&Json::from_value(&artifact)?)?;
+            Ok(StateArtifact { digest, content: Arc::new(artifact) })
+        });
+        made.artifacts = Arc::new(artifacts.collect::<Result<_>>()?);
+        made.tip.messages = made.messages.len() as u64;
+        made.tip.digests.chain = chain;
+        made.tip.digests.custom = state.custom.as_ref().map_or(Ok(Digest::ABSENT), Digest::of_json)?;
+        made.tip.digests.artifacts = made.artifacts_digest();
+        made.custom = state.custom;
+        Ok(made)
+    }
+
+    /// The same after so many turns and opportunities for a snapshot, with what they cost.
+    #[must_use]
+    pub fn with_progress(mut self, turns: u64, index: u64, usage: Usage) -> Self {
+        (self.tip.turns, self.tip.index, self.tip.usage) = (turns, index, usage);
+        self
+    }
+
+    /// The same with what the model is shown.
+    pub fn with_view(mut self, view: View) -> Result<Self> {
+        self.tip.digests.view = Digest::of_json(&Json::from_value(&view)?)?;
+        self.view = Some(Arc::new(view));
+        Ok(self)
     }
 
     /// The point.

@@ -5,12 +5,12 @@ use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::Watch;
 use super::engine::{
-    ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, KeyRow, ListBy, ListScan, Only, Owner, Place, Read,
-    RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, Sync, TurnRow, Visit, Write, engine_store,
+    ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, KeyRow, ListBy, ListScan, Only, Owner, Place,
+    Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, Sync, TurnRow, Visit, Write, engine_store,
 };
 use super::request::*;
-use super::Watch;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::event::Event;

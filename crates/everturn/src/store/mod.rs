@@ -186,16 +186,16 @@ pub trait StoreExt: Store {
 
     /// The session, which must exist.
     async fn existing(&self, key: &SessionKey) -> Result<SessionRecord> {
-        self.session(key).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no session {key}: check app, user and id, or create it"))
-        })
+        self.session(key)
+            .await?
+            .ok_or_else(|| Error::not_found(format!("there is no session {key}: check app, user and id, or create it")))
     }
 
     /// The state at the head of `main` of a session, which must exist.
     async fn head_state(&self, key: &SessionKey) -> Result<PointState> {
-        self.state(At::head(key.clone())).await?.ok_or_else(|| {
-            Error::not_found(format!("there is no session {key}: check app, user and id, or create it"))
-        })
+        self.state(At::head(key.clone()))
+            .await?
+            .ok_or_else(|| Error::not_found(format!("there is no session {key}: check app, user and id, or create it")))
     }
 
     /// The nearest completed snapshot at or before `main`'s head.

@@ -140,6 +140,27 @@ impl UpdateSession {
     pub fn metadata(name: impl Into<String>, value: Json) -> Self {
         Self { set_metadata: [(name.into(), value)].into(), ..Self::default() }
     }
+
+    /// The same, taking the title away.
+    #[must_use]
+    pub fn without_title(mut self) -> Self {
+        self.title = Some(None);
+        self
+    }
+
+    /// The same, taking a label away.
+    #[must_use]
+    pub fn without_label(mut self, label: impl Into<String>) -> Self {
+        self.remove_labels.insert(label.into());
+        self
+    }
+
+    /// The same, taking a member of the metadata away.
+    #[must_use]
+    pub fn without_metadata(mut self, name: impl Into<String>) -> Self {
+        self.remove_metadata.insert(name.into());
+        self
+    }
 }
 
 /// Which order a listing has.
@@ -268,7 +289,6 @@ pub struct Page<T> {
 
 /// What purging a session did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Purged {
     /// Records whose bytes are gone.
     pub removed: u64,
@@ -667,16 +687,7 @@ impl EventQuery {
     /// All events of a line.
     #[must_use]
     pub fn at(at: At) -> Self {
-        Self {
-            at,
-            after: None,
-            until: None,
-            tail: None,
-            since: None,
-            voided: Voided::Hide,
-            limit: 100,
-            cursor: None,
-        }
+        Self { at, after: None, until: None, tail: None, since: None, voided: Voided::Hide, limit: 100, cursor: None }
     }
 
     /// All events on `main`.
@@ -731,19 +742,28 @@ pub struct RecordQuery {
     pub after: u64,
     /// How many, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// Where to go on.
+    pub cursor: Option<Cursor>,
 }
 
 impl RecordQuery {
     /// The log from its start.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, after: 0, limit: 100 }
+        Self { session, after: 0, limit: 100, cursor: None }
     }
 
     /// The log after a sequence number.
     #[must_use]
     pub fn after(mut self, seq: u64) -> Self {
         self.after = seq;
+        self
+    }
+
+    /// From where a page ended.
+    #[must_use]
+    pub fn from(mut self, cursor: Cursor) -> Self {
+        self.cursor = Some(cursor);
         self
     }
 
@@ -968,7 +988,6 @@ pub enum VerifyScope {
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Verified {
     /// Sessions read.
     pub sessions: u64,

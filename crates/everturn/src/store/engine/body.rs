@@ -213,8 +213,7 @@ const MAX_UNPACKED: u64 = 1 << 31;
 const DICTIONARY: &str = include_str!("dictionary.txt");
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
     LazyLock::new(|| EncoderDictionary::copy(DICTIONARY.as_bytes(), LEVEL));
-static DECODER: LazyLock<DecoderDictionary<'static>> =
-    LazyLock::new(|| DecoderDictionary::copy(DICTIONARY.as_bytes()));
+static DECODER: LazyLock<DecoderDictionary<'static>> = LazyLock::new(|| DecoderDictionary::copy(DICTIONARY.as_bytes()));
 const LEVEL: i32 = 3;
 
 thread_local! {

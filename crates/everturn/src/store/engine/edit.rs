@@ -9,7 +9,11 @@ use crate::store::{Commit, IfMoved};
 use crate::turn::{Receipt, RecordKind};
 use crate::{Error, Point, Result, TurnId};
 
-pub(crate) fn commit(ctx: &mut Ctx<'_>, request: &Commit, prepared: Option<&Prepared>) -> Result<Step<Written<Receipt>>> {
+pub(crate) fn commit(
+    ctx: &mut Ctx<'_>,
+    request: &Commit,
+    prepared: Option<&Prepared>,
+) -> Result<Step<Written<Receipt>>> {
     let mut session = live_session(ctx.tx, &request.session)?;
     let num = session.num;
     let branch = request.branch.clone().unwrap_or_default();

@@ -21,11 +21,7 @@ fn segment(read: &dyn Read, id: u64) -> Result<SegmentRow> {
 }
 
 /// Goes from a place towards the root, one segment at a time.
-pub(crate) fn climb(
-    read: &dyn Read,
-    place: Place,
-    visit: &mut dyn FnMut(Interval) -> Result<bool>,
-) -> Result<()> {
+pub(crate) fn climb(read: &dyn Read, place: Place, visit: &mut dyn FnMut(Interval) -> Result<bool>) -> Result<()> {
     let mut next = Some(place);
     while let Some(place) = next {
         let row = segment(read, place.segment)?;
@@ -57,7 +53,9 @@ impl Lines {
         let mut ends: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         for head in heads {
             // A stretch that was seen before leads to a root that was seen before.
-            climb(read, head.head.place(), &mut |interval| Ok(ends.entry(interval.segment).or_default().insert(interval.to)))?;
+            climb(read, head.head.place(), &mut |interval| {
+                Ok(ends.entry(interval.segment).or_default().insert(interval.to))
+            })?;
         }
         Ok(Self(ends))
     }

@@ -222,9 +222,7 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn session(&self, key: &SessionKey) -> Result<Option<SessionRecord>> {
         let key = key.clone();
-        self.backend
-            .read(move |read, env| read.find_session(&key)?.map(|row| show(read, env, &row)).transpose())
-            .await
+        self.backend.read(move |read, env| read.find_session(&key)?.map(|row| show(read, env, &row)).transpose()).await
     }
 
     pub(crate) async fn list(&self, query: ListSessions) -> Result<Page<SessionRecord>> {
@@ -463,4 +461,3 @@ macro_rules! engine_store {
     };
 }
 pub(crate) use engine_store;
-

@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::body::{
-    ArtifactBody, BeginBody, Body, CustomBody, EndBody, PutBody, SpliceBody, ViewBody, encode,
-};
+use super::body::{ArtifactBody, BeginBody, Body, CustomBody, EndBody, PutBody, SpliceBody, ViewBody, encode};
 use super::fold::artifact_digests_after;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, of_artifacts};
@@ -160,7 +158,9 @@ fn limit(what: &str, size: usize, most: usize) -> Result<()> {
     if size <= most {
         return Ok(());
     }
-    Err(Error::too_large(format!("{what} has {size} bytes, {most} is the limit: send less, or raise the store's limit")))
+    Err(Error::too_large(format!(
+        "{what} has {size} bytes, {most} is the limit: send less, or raise the store's limit"
+    )))
 }
 
 fn check_tools(tools: &[ToolEntry]) -> Result<()> {
@@ -185,10 +185,7 @@ impl Parts {
         let Some(base) = base else { return Ok(()) };
         let keep = usize::try_from(splice.keep).unwrap_or(usize::MAX);
         if keep > base.messages.len() {
-            return Err(Error::invalid(format!(
-                "cannot keep {keep} messages: there are only {}",
-                base.messages.len()
-            )));
+            return Err(Error::invalid(format!("cannot keep {keep} messages: there are only {}", base.messages.len())));
         }
         let messages = self.messages(&splice.messages)?;
         self.splice = Some((splice.keep, base.messages.chain_at(keep)?));

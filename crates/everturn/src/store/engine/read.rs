@@ -72,9 +72,13 @@ pub(crate) fn records(read: &dyn Read, query: &RecordQuery) -> Result<Page<Recor
     let limit = page_limit(query.limit)?;
     let session = live_session(read, &query.session)?;
     let mut rows: Vec<RecordRow> = Vec::new();
+    let after = match &query.cursor {
+        Some(cursor) => cursor.numbers::<1>('r')?[0].max(query.after),
+        None => query.after,
+    };
     let scan = Scan {
         num: session.num,
-        from: query.after.saturating_add(1),
+        from: after.saturating_add(1),
         to: NO_LIMIT,
         segment: None,
         only: Only::All,
@@ -160,14 +164,7 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     let last = ended.as_ref().map_or(NO_LIMIT, |ended| ended.point.seq());
     let mut tools = Vec::new();
     let mut attempt = 1;
-    let scan = Scan {
-        num: id.session,
-        from: id.begin,
-        to: last,
-        segment: None,
-        only: Only::All,
-        newest_first: false,
-    };
+    let scan = Scan { num: id.session, from: id.begin, to: last, segment: None, only: Only::All, newest_first: false };
     read.scan(scan, &mut |record: RecordRow| {
         if record.meta.turn == Some(id.begin) {
             attempt = attempt.max(record.meta.attempt);
@@ -196,7 +193,7 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
 
 pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<StoredArtifact>> {
     let session = live_session(read, &query.session)?;
-    // A fork sees what its line had when it was made, and goes on counting from there.
+    // A fork sees what was put on its own line, and goes on counting from where it was made.
     let mut sources = vec![(session.num, NO_LIMIT)];
     let (mut num, mut forked) = (session.num, session.forked.clone());
     while let Some((_, seq)) = forked {
@@ -210,6 +207,10 @@ pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<St
         for row in read.artifacts(num, query.name.as_deref())? {
             let wanted = row.seq <= until && query.version.is_none_or(|version| version == row.version);
             if !wanted || found.contains_key(&(row.name.clone(), row.version)) {
+                continue;
+            }
+            let inherited = num != session.num;
+            if inherited && find_point(read, &session, Point::new(row.seq))?.is_none_or(|meta| meta.num != num) {
                 continue;
             }
             let artifact = load_artifact(read, session.tree, row.digest)?;

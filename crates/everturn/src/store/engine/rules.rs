@@ -168,6 +168,11 @@ pub(crate) fn nearest_snapshot(
             if found.is_some() && is_voided(read, &meta, interval.to)? {
                 found = None;
             }
+            // What a fork inherited may belong to a session that is gone, and its snapshots with it.
+            let foreign = found.is_some() && meta.num != place.num;
+            if foreign && read.session(meta.num)?.is_none_or(|session| session.deleted) {
+                found = None;
+            }
             Ok(if found.is_some() { Flow::Stop } else { Flow::More })
         })?;
         Ok(found.is_none())
@@ -250,9 +255,9 @@ impl Ctx<'_> {
     }
 
     pub(crate) fn meta(&self, place: Place) -> Result<RecordMeta> {
-        self.tx.meta(place.num, place.seq)?.ok_or_else(|| {
-            Error::corrupt(format!("record {} of session number {} is missing", place.seq, place.num))
-        })
+        self.tx
+            .meta(place.num, place.seq)?
+            .ok_or_else(|| Error::corrupt(format!("record {} of session number {} is missing", place.seq, place.num)))
     }
 
     /// The running turn that holds a branch, if its writer is alive; a dead one loses the branch.
@@ -372,8 +377,9 @@ impl Ctx<'_> {
 
     /// A point a turn may start from, or a fork begin at.
     pub(crate) fn resumable_point(&self, session: &SessionRow, point: Point) -> Result<RecordMeta> {
-        let meta = find_point(self.tx, session, point)?
-            .ok_or_else(|| Error::not_found(format!("the session has no point {point}: read its events or snapshots")))?;
+        let meta = find_point(self.tx, session, point)?.ok_or_else(|| {
+            Error::not_found(format!("the session has no point {point}: read its events or snapshots"))
+        })?;
         match meta.kind {
             RecordKind::End | RecordKind::Edit | RecordKind::Step => Ok(meta),
             RecordKind::Begin | RecordKind::Void | RecordKind::Admin => Err(Error::not_resumable(format!(
@@ -408,7 +414,12 @@ pub(crate) fn fork_origin(read: &dyn Read, num: u64, seq: u64) -> Result<Option<
 }
 
 /// A row for a snapshot of a record.
-pub(crate) fn snapshot_row(meta: &RecordMeta, new: &NewSnapshot, parent: Option<SnapshotId>, digest: Digest) -> SnapshotRow {
+pub(crate) fn snapshot_row(
+    meta: &RecordMeta,
+    new: &NewSnapshot,
+    parent: Option<SnapshotId>,
+    digest: Digest,
+) -> SnapshotRow {
     SnapshotRow {
         id: new.id,
         num: meta.num,

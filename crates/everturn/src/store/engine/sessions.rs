@@ -47,7 +47,9 @@ impl NewSession {
 
 fn check_title(title: Option<&str>) -> Result<()> {
     match title {
-        Some(title) if title.len() > MAX_TITLE => Err(Error::too_large(format!("a title has at most {MAX_TITLE} bytes"))),
+        Some(title) if title.len() > MAX_TITLE => {
+            Err(Error::too_large(format!("a title has at most {MAX_TITLE} bytes")))
+        }
         _ => Ok(()),
     }
 }
@@ -127,16 +129,7 @@ fn first_record(
     width: u64,
     snapshot: Option<SnapshotId>,
 ) -> Result<()> {
-    let record = NewRecord {
-        segment,
-        kind: RecordKind::Edit,
-        turn: None,
-        event: None,
-        snapshot,
-        width,
-        tip,
-        body,
-    };
+    let record = NewRecord { segment, kind: RecordKind::Edit, turn: None, event: None, snapshot, width, tip, body };
     let meta = ctx.append(row, record)?;
     if let Some(id) = snapshot {
         ctx.tx.put_snapshot(&snapshot_row(&meta, &NewSnapshot::new(id), None, tip.digests.state()))?;
@@ -156,7 +149,12 @@ fn quoted(text: &str) -> String {
     out
 }
 
-pub(crate) fn update(ctx: &mut Ctx<'_>, key: &SessionKey, update: &UpdateSession, limits: &Limits) -> Result<SessionRecord> {
+pub(crate) fn update(
+    ctx: &mut Ctx<'_>,
+    key: &SessionKey,
+    update: &UpdateSession,
+    limits: &Limits,
+) -> Result<SessionRecord> {
     let mut row = live_session(ctx.tx, key)?;
     let mut said = Vec::new();
     if let Some(title) = &update.title {
@@ -172,7 +170,8 @@ pub(crate) fn update(ctx: &mut Ctx<'_>, key: &SessionKey, update: &UpdateSession
         said.push(format!("\"labels\":[{}]", labels.join(",")));
     }
     if !update.set_metadata.is_empty() || !update.remove_metadata.is_empty() {
-        let delta = crate::state::StateDelta { set: update.set_metadata.clone(), remove: update.remove_metadata.clone() };
+        let delta =
+            crate::state::StateDelta { set: update.set_metadata.clone(), remove: update.remove_metadata.clone() };
         let mut node = Some(row.metadata.node()?);
         delta.apply_to(&mut node)?;
         row.metadata = Json::trusted(node.unwrap_or(Node::Object(Vec::new())).print());
@@ -187,7 +186,12 @@ pub(crate) fn update(ctx: &mut Ctx<'_>, key: &SessionKey, update: &UpdateSession
     show(ctx.tx, ctx.env, &row)
 }
 
-pub(crate) fn branch(ctx: &mut Ctx<'_>, key: &SessionKey, change: &BranchChange, limits: &Limits) -> Result<SessionRecord> {
+pub(crate) fn branch(
+    ctx: &mut Ctx<'_>,
+    key: &SessionKey,
+    change: &BranchChange,
+    limits: &Limits,
+) -> Result<SessionRecord> {
     let mut row = live_session(ctx.tx, key)?;
     let said = match change {
         BranchChange::Create { name, at } => {

@@ -339,7 +339,14 @@ pub(crate) trait Write: Read {
     fn put_key(&mut self, num: u64, key: &TurnKey, row: &KeyRow) -> Result<()>;
     fn put_snapshot(&mut self, row: &SnapshotRow) -> Result<()>;
     fn remove_snapshot(&mut self, id: SnapshotId) -> Result<()>;
-    fn set_scope(&mut self, scope: Scope, app: &AppName, user: Option<&UserId>, key: &str, value: Option<&Json>) -> Result<()>;
+    fn set_scope(
+        &mut self,
+        scope: Scope,
+        app: &AppName,
+        user: Option<&UserId>,
+        key: &str,
+        value: Option<&Json>,
+    ) -> Result<()>;
     fn put_artifact(&mut self, num: u64, row: &ArtifactRow) -> Result<()>;
     /// Keeps a blob unless the tree has it.
     fn put_blob(&mut self, tree: u64, digest: Digest, body: &[u8]) -> Result<()>;

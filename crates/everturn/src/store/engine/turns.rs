@@ -3,15 +3,11 @@
 use super::body::{Body, encode};
 use super::prepare::Prepared;
 use super::rules::{Ctx, NO_LIMIT, NewRecord, Step, head_of, nearest_snapshot, snapshot_row};
-use super::tables::{
-    Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow,
-};
+use super::tables::{Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use crate::snapshot::{FinishReason, SnapshotEvent, SnapshotStatus};
 use crate::state::Tip;
 use crate::store::{Detach, EndTurn, StepTurn, TurnRef};
-use crate::turn::{
-    Aborted, EndStatus, EndedTurn, Fence, NewSnapshot, Outcome, Receipt, RecordKind, TurnStatus,
-};
+use crate::turn::{Aborted, EndStatus, EndedTurn, Fence, NewSnapshot, Outcome, Receipt, RecordKind, TurnStatus};
 use crate::{Error, Point, Result, SnapshotId, TurnId};
 
 /// What the writer found out about a turn, beside what the caller asked.
@@ -117,14 +113,20 @@ pub(crate) fn named_puts(prepared: &Prepared, seq: u64) -> Vec<PutArtifact> {
     named.map(|(name, digest)| PutArtifact { name, digest, seq }).collect()
 }
 
-pub(crate) fn step(ctx: &mut Ctx<'_>, request: &StepTurn, prepared: Option<&Prepared>) -> Result<Step<Written<Receipt>>> {
+pub(crate) fn step(
+    ctx: &mut Ctx<'_>,
+    request: &StepTurn,
+    prepared: Option<&Prepared>,
+) -> Result<Step<Written<Receipt>>> {
     let (mut session, mut turn) = fenced_turn(ctx, &request.fence)?;
     let base = turn.tip_place();
     let Some(prepared) = prepared.filter(|p| p.base.is_none_or(|seq| seq == turn.tip)) else {
         return Ok(Step::Rebase(base));
     };
     if request.detach == Detach::Background && turn.snapshot.is_none() {
-        return Err(Error::invalid("a turn needs a reserved snapshot id to go on in the background: begin it with one"));
+        return Err(Error::invalid(
+            "a turn needs a reserved snapshot id to go on in the background: begin it with one",
+        ));
     }
     if let Some(new) = &request.snapshot {
         ctx.check_snapshot_id(new.id, Some((turn.num, turn.begin)))?;
@@ -205,12 +207,8 @@ pub(crate) fn end(ctx: &mut Ctx<'_>, request: &EndTurn, prepared: Option<&Prepar
     if let Some(new) = &request.snapshot {
         ctx.check_snapshot_id(new.id, Some((turn.num, turn.begin)))?;
     }
-    let finish = Finish {
-        status: request.status,
-        outcome: &request.outcome,
-        snapshot: request.snapshot.clone(),
-        prepared,
-    };
+    let finish =
+        Finish { status: request.status, outcome: &request.outcome, snapshot: request.snapshot.clone(), prepared };
     finish_turn(ctx, session, turn, finish).map(Step::Done)
 }
 
@@ -222,7 +220,12 @@ struct Finish<'a> {
 }
 
 /// Ends a turn: its record, its snapshot, its scopes and its head, together.
-fn finish_turn(ctx: &mut Ctx<'_>, mut session: SessionRow, turn: TurnRow, finish: Finish<'_>) -> Result<Written<Receipt>> {
+fn finish_turn(
+    ctx: &mut Ctx<'_>,
+    mut session: SessionRow,
+    turn: TurnRow,
+    finish: Finish<'_>,
+) -> Result<Written<Receipt>> {
     let segment = turn.segment.ok_or_else(|| Error::internal("a turn without a segment ends"))?;
     let base = turn.tip_place();
     let completed = finish.status == EndStatus::Completed;
@@ -283,7 +286,8 @@ fn finish_turn(ctx: &mut Ctx<'_>, mut session: SessionRow, turn: TurnRow, finish
             if !mine {
                 ctx.lose(&mut session, &mut head)?;
             }
-            head = Head { seq: meta.seq, num: meta.num, segment, next: Some(segment), lease: None, turns: meta.tip.turns };
+            head =
+                Head { seq: meta.seq, num: meta.num, segment, next: Some(segment), lease: None, turns: meta.tip.turns };
             on_head = true;
             if turn.branch.is_main() {
                 session.interrupted = finish.outcome.finish_reason == Some(FinishReason::Interrupted);

@@ -8,7 +8,7 @@ use super::tables::{Flow, ListBy, ListScan, Only, Owner, Read, RecordMeta, Recor
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::PointState;
-use crate::store::{Damage, VerifyScope, Verified};
+use crate::store::{Damage, Verified, VerifyScope};
 use crate::turn::RecordKind;
 use crate::{Error, ErrorKind, Point, Result};
 
@@ -36,11 +36,8 @@ pub(crate) fn verify(read: &dyn Read, scope: &VerifyScope) -> Result<Verified> {
                 break;
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                report.damage = Some(Damage {
-                    session: session.key.clone(),
-                    point: Point::new(0),
-                    what: error.to_string(),
-                });
+                report.damage =
+                    Some(Damage { session: session.key.clone(), point: Point::new(0), what: error.to_string() });
                 break;
             }
             Err(error) => return Err(error),

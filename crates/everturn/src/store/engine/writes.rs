@@ -122,9 +122,7 @@ impl<B: Backend> Inner<B> {
         let turn = step.fence.turn;
         let base = self.tip_of(turn);
         let step = Arc::new(step);
-        let written = self
-            .write_after(draft, base, move |ctx, prepared| turns::step(ctx, &step, prepared))
-            .await?;
+        let written = self.write_after(draft, base, move |ctx, prepared| turns::step(ctx, &step, prepared)).await?;
         self.remember_tip(turn, &written);
         Ok(written.answer)
     }
@@ -139,8 +137,7 @@ impl<B: Backend> Inner<B> {
         let turn = end.fence.turn;
         let base = self.tip_of(turn);
         let end = Arc::new(end);
-        let written =
-            self.write_after(draft, base, move |ctx, prepared| turns::end(ctx, &end, prepared)).await?;
+        let written = self.write_after(draft, base, move |ctx, prepared| turns::end(ctx, &end, prepared)).await?;
         self.forget_tip(turn);
         Ok(written.answer)
     }
@@ -196,8 +193,7 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn abort(&self, turn: TurnRef) -> Result<Aborted> {
         let outcome = Outcome::finished(FinishReason::Aborted);
-        let draft =
-            Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
+        let draft = Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
         let prepared = draft.prepare(None, &self.config.limits)?;
         let written = self.write(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
         self.forget_tip(written.answer.turn);

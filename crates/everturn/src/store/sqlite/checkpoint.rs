@@ -5,6 +5,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use super::file::{Access, StoreFile};
+use super::{Circumstances, failure};
 
 /// The log is moved into the file when it has grown to this.
 pub(super) const WAL_SOFT: u64 = 16 << 20;
@@ -28,7 +29,7 @@ impl Drop for CheckpointThread {
 }
 
 impl Checkpointer {
-    pub(super) fn start(file: Arc<StoreFile>) -> (Self, CheckpointThread) {
+    pub(super) fn start(file: Arc<StoreFile>, circumstances: Arc<Circumstances>) -> (Self, CheckpointThread) {
         let (wake, woken) = sync_channel::<()>(1);
         let started = thread::Builder::new().name("everturn-checkpoint".to_owned()).spawn(move || {
             let mut conn = None;
@@ -40,7 +41,9 @@ impl Checkpointer {
                 // Passive: it waits for nobody and nobody waits for it.
                 let moved = open.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
                 if let Err(error) = moved {
+                    let error = failure(error, "checkpoint");
                     tracing::warn!(%error, "the log was not moved into the file; it is tried again later");
+                    circumstances.note(&error);
                     conn = None;
                 }
             }

@@ -197,9 +197,7 @@ pub(super) fn branch(row: &Row<'_>) -> Result<BranchRow> {
 
 pub(super) fn segment(row: &Row<'_>) -> Result<SegmentRow> {
     let parent = match optional_uint(row, "parent_num")? {
-        Some(num) => {
-            Some(Place { num, segment: uint(row, "parent_segment")?, seq: uint(row, "parent_seq")? })
-        }
+        Some(num) => Some(Place { num, segment: uint(row, "parent_segment")?, seq: uint(row, "parent_seq")? }),
         None => None,
     };
     Ok(SegmentRow { id: uint(row, "id")?, num: uint(row, "num")?, parent })

@@ -4,8 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::owner::open_private;
 use super::{Durability, failure};
 use crate::{Error, Result};
 
@@ -24,6 +26,26 @@ pub(super) struct StoreFile {
     path: PathBuf,
     vfs: Option<String>,
     durability: Durability,
+}
+
+/// A lock that processes take turns by; SQLite's own busy handler lets some of them starve.
+#[derive(Debug)]
+pub(super) struct TurnLock(fs::File);
+
+/// One's turn, until it is dropped.
+pub(super) struct Turn<'l>(&'l fs::File);
+
+impl TurnLock {
+    pub(super) fn hold(&self) -> Result<Turn<'_>> {
+        self.0.lock().map_err(|e| Error::unavailable("the store's lock cannot be taken").with_source(e))?;
+        Ok(Turn(&self.0))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// What a connection is for.
@@ -79,6 +101,14 @@ impl StoreFile {
         self.durability
     }
 
+    /// The file by whose lock processes take turns.
+    pub(super) fn lock_file(&self) -> Result<TurnLock> {
+        let path = Self::beside(&self.path, "-lock");
+        open_private(&path).map(TurnLock).map_err(|e| {
+            Error::unavailable(format!("cannot write {}: check its permissions", path.display())).with_source(e)
+        })
+    }
+
     pub(super) fn connect(&self, access: Access) -> Result<Connection> {
         let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags |= match access {
@@ -94,6 +124,8 @@ impl StoreFile {
         let setup = || -> rusqlite::Result<()> {
             conn.busy_timeout(std::time::Duration::from_secs(30))?;
             conn.set_prepared_statement_cache_capacity(128);
+            // Otherwise each new range of numbers has its statement planned anew.
+            conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             conn.pragma_update(None, "page_size", PAGE_SIZE)?;
             conn.pragma_update(None, "temp_store", "memory")?;
             conn.pragma_update(None, "cache_size", -8192)?;
@@ -121,8 +153,9 @@ impl StoreFile {
         if format == FORMAT && read(&conn, "application_id")? == APPLICATION_ID {
             return Ok(conn);
         }
-        let mode: String =
-            conn.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0)).map_err(|e| failure(e, "open"))?;
+        let mode: String = conn
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+            .map_err(|e| failure(e, "open"))?;
         if mode != "wal" {
             return Err(Error::unavailable(format!(
                 "{} cannot be shared between processes: put it on a local disk",

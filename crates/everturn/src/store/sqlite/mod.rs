@@ -155,16 +155,23 @@ impl SqliteOptions {
     /// newer format (`Unsupported`), or damaged (`Corrupt`). None of them is changed.
     pub fn open(self) -> Result<SqliteStore> {
         let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability)?);
-        let conn = file.migrate()?;
-        let owners = Arc::new(Owners::register(file.path(), &self.config.clock.uuid().to_string())?);
+        let lock = file.lock_file()?;
+        let (conn, owners) = {
+            // One process at a time: SQLite does not wait while another one switches a new file to its log, and an owner
+            // that has made its file but not locked it yet would be taken for dead.
+            let _held = lock.hold()?;
+            let conn = file.migrate()?;
+            let owners = Owners::register(file.path(), &self.config.clock.uuid().to_string())?;
+            (conn, Arc::new(owners))
+        };
         let circumstances = Arc::new(Circumstances {
             clock: self.config.clock.clone(),
             lease: u64::try_from(self.config.lease.as_micros()).unwrap_or(u64::MAX),
             owners,
             closed: Mutex::new(None),
         });
-        let (checkpointer, checkpoints) = Checkpointer::start(file.clone());
-        let writer = Writer::start(file.clone(), conn, circumstances.clone(), checkpointer)?;
+        let (checkpointer, checkpoints) = Checkpointer::start(file.clone(), circumstances.clone());
+        let writer = Writer::start(file.clone(), conn, lock, circumstances.clone(), checkpointer)?;
         let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
         let sqlite = Sqlite { writer, readers, _checkpoints: checkpoints, circumstances };
         Ok(SqliteStore(Engine::new(sqlite, self.config)))
@@ -220,6 +227,14 @@ impl Circumstances {
         }
     }
 
+    /// Closes the store if an error leaves it unknown what is on disk.
+    fn note(&self, error: &Error) {
+        if is_poison(error) {
+            tracing::error!(%error, "the store closes itself");
+            self.close(error);
+        }
+    }
+
     fn close(&self, why: &Error) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_string());
     }
@@ -266,7 +281,9 @@ fn failure(error: rusqlite::Error, doing: &str) -> Error {
     let code = error.sqlite_error_code();
     let (kind, text) = match code {
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full: make room, then try again".to_owned()),
-        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, format!("{POISON} while the store was to {doing}")),
+        Some(ErrorCode::SystemIoFailure) => {
+            (ErrorKind::Unavailable, format!("{POISON} while the store was to {doing}"))
+        }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             (ErrorKind::Corrupt, "the store's file is damaged: restore it from a backup".to_owned())
         }

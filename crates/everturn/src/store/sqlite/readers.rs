@@ -86,12 +86,7 @@ fn in_one_moment<T>(
     result
 }
 
-fn serve(
-    file: &StoreFile,
-    queue: &Mutex<Receiver<Task>>,
-    circumstances: &Circumstances,
-    generation: &AtomicU64,
-) {
+fn serve(file: &StoreFile, queue: &Mutex<Receiver<Task>>, circumstances: &Circumstances, generation: &AtomicU64) {
     let mut open: Option<(u64, Connection)> = None;
     loop {
         let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -4,7 +4,6 @@
 //! the disk, alone a turn waits for nobody. Each rule decides inside the transaction, seeing what the ones before it in
 //! the same batch wrote.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,10 +14,9 @@ use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT};
-use super::file::{Access, PAGE_SIZE, StoreFile};
-use super::owner::open_private;
+use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::rows::Rows;
-use super::{Circumstances, Durability, failure, is_poison};
+use super::{Circumstances, Durability, failure};
 use crate::{Error, ErrorKind, Result};
 
 /// Rules in one transaction at most, so that the first of them does not wait too long.
@@ -84,19 +82,16 @@ impl Writer {
     pub(super) fn start(
         file: Arc<StoreFile>,
         conn: Connection,
+        lock: TurnLock,
         circumstances: Arc<Circumstances>,
         checkpointer: Checkpointer,
     ) -> Result<Self> {
-        let lock_path = StoreFile::beside(file.path(), "-lock");
-        let lock = open_private(&lock_path).map_err(|e| {
-            Error::unavailable(format!("cannot write {}: check its permissions", lock_path.display())).with_source(e)
-        })?;
         let (requests, queue) = channel();
         let mut state = WriterThread {
             file,
             circumstances,
             checkpointer,
-            lock,
+            lock: Arc::new(lock),
             conn: None,
             full_sync: None,
             log_pages: Arc::default(),
@@ -153,8 +148,7 @@ struct WriterThread {
     file: Arc<StoreFile>,
     circumstances: Arc<Circumstances>,
     checkpointer: Checkpointer,
-    /// Processes take turns by a lock around each batch; SQLite's own busy handler lets some of them starve.
-    lock: File,
+    lock: Arc<TurnLock>,
     conn: Option<Connection>,
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
@@ -234,11 +228,11 @@ impl WriterThread {
                 }
                 // Nothing of the batch was kept. The one to blame is told; the others go on without it.
                 Err((Some(culprit), error)) => {
-                    self.note(&error);
+                    self.circumstances.note(&error);
                     batch.remove(culprit).answer(Err(error));
                 }
                 Err((None, error)) => {
-                    self.note(&error);
+                    self.circumstances.note(&error);
                     let (kind, text) = (error.kind(), error.to_string());
                     batch.into_iter().for_each(|job| job.answer(Err(Error::new(kind, &text))));
                     return;
@@ -247,20 +241,11 @@ impl WriterThread {
         }
     }
 
-    fn note(&self, error: &Error) {
-        if is_poison(error) {
-            tracing::error!(%error, "the store closes itself");
-            self.circumstances.close(error);
-        }
-    }
-
     fn try_write(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), (Option<usize>, Error)> {
         let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
-        let whole = |error: Error| (None, error);
-        self.lock.lock().map_err(|e| whole(Error::unavailable("the store's lock cannot be taken").with_source(e)))?;
-        let result = self.locked_write(batch, durable);
-        let _ = self.lock.unlock();
-        result
+        let lock = self.lock.clone();
+        let _held = lock.hold().map_err(|error| (None, error))?;
+        self.locked_write(batch, durable)
     }
 
     fn locked_write(&mut self, batch: &mut [Box<dyn Job>], durable: bool) -> Result<(), (Option<usize>, Error)> {
@@ -319,6 +304,7 @@ impl WriterThread {
         } else if wal > WAL_HARD {
             if let Err(error) = self.truncate_log() {
                 tracing::warn!(%error, "the log could not be cut back");
+                self.circumstances.note(&error);
             }
             self.next_checkpoint = WAL_HARD + WAL_SOFT;
         } else {
