@@ -1,0 +1,124 @@
+//! What many sessions at once gain from sharing a wait for the disk.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use everturn::SessionKey;
+use everturn::store::SqliteStore;
+use tokio::task::JoinSet;
+
+use super::bare_writer::{BareWriter, Batch, TurnBytes};
+use super::report::{Bar, Figure};
+use super::{Bench, progress};
+use crate::stats::median;
+use crate::workload::{Reading, Talk, create, turn, turns as take_turns};
+
+pub(super) const FIGURES: &[Figure] = &[
+    Figure {
+        name: "group_ratio",
+        what: "durable turns/s of 64 sessions at once over one session's",
+        bar: Bar::AtLeast(10.0),
+    },
+    Figure {
+        name: "group_bare_ratio",
+        what: "the same over a bare writer that batches, same bytes, 64 at once",
+        bar: Bar::AtLeast(0.5),
+    },
+    Figure { name: "turns_per_s", what: "one session (turns/s)", bar: Bar::None },
+    Figure { name: "turns_per_s_64", what: "64 sessions at once (turns/s)", bar: Bar::None },
+];
+
+pub(super) const SESSIONS: usize = 64;
+/// Enough that the logs have been filled once.
+const WARM_UP: usize = 24;
+const ONE_ROUND: usize = 20;
+const EACH_ROUND: usize = 8;
+
+/// 64 sessions that know what to say.
+pub(super) struct Crowd {
+    sessions: Vec<(SessionKey, Talk)>,
+}
+
+impl Crowd {
+    pub(super) async fn gather(store: &SqliteStore) -> Result<Self> {
+        let mut sessions = Vec::new();
+        for i in 0..SESSIONS {
+            sessions.push((create(store, &format!("crowd-{i}")).await?, Talk::seeded(100 + i as u64)));
+        }
+        Ok(Self { sessions })
+    }
+
+    /// Turns by all of them at once; how many there were in a second.
+    pub(super) async fn speak(&mut self, store: &SqliteStore, turns: usize) -> Result<f64> {
+        let mut ready = Vec::new();
+        for (key, talk) in &mut self.sessions {
+            ready.push((key.clone(), (0..turns).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?));
+        }
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for (key, contents) in ready {
+            let store = store.clone();
+            tasks.spawn(async move {
+                for content in contents {
+                    turn(&store, &key, content, Reading::Nothing).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done??;
+        }
+        Ok((SESSIONS * turns) as f64 / start.elapsed().as_secs_f64())
+    }
+}
+
+async fn speak_bare(bare: &Arc<BareWriter>, bytes: TurnBytes, turns: usize) -> Result<f64> {
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..SESSIONS {
+        let bare = bare.clone();
+        tasks.spawn(async move {
+            for _ in 0..turns {
+                bare.turn(bytes).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok((SESSIONS * turns) as f64 / start.elapsed().as_secs_f64())
+}
+
+pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
+    let path = bench.path("group-ours")?;
+    let store = SqliteStore::open(&path)?;
+    bench.run(async {
+        let mut crowd = Crowd::gather(&store).await?;
+        crowd.speak(&store, WARM_UP).await?;
+        let bytes = TurnBytes::of_store(&path, SESSIONS * WARM_UP)?;
+        let bare = Arc::new(BareWriter::start(&bench.path("group-bare")?, Batch::All)?);
+        speak_bare(&bare, bytes, WARM_UP).await?;
+        let (key, mut talk) = (create(&store, "one").await?, Talk::seeded(8));
+        take_turns(&store, &key, &mut talk, WARM_UP).await?;
+        let (mut one, mut all, mut ratios, mut bare_ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..bench.pick(30, 12) {
+            let contents = (0..ONE_ROUND).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
+            let start = Instant::now();
+            for content in contents {
+                turn(&store, &key, content, Reading::Nothing).await?;
+            }
+            let alone = ONE_ROUND as f64 / start.elapsed().as_secs_f64();
+            let together = crowd.speak(&store, EACH_ROUND).await?;
+            let bare = speak_bare(&bare, bytes, EACH_ROUND).await?;
+            ratios.push(together / alone);
+            bare_ratios.push(together / bare);
+            one.push(alone);
+            all.push(together);
+        }
+        let (one, all) = (median(&one), median(&all));
+        progress(format!("{one:.0} turns/s alone, {all:.0} turns/s together"));
+        Ok(vec![median(&ratios), median(&bare_ratios), one, all])
+    })
+}
