@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use everturn::SnapshotId;
 use everturn::store::{CreateSession, SqliteStore, Start, Store};
 
+use super::flat::fill_logs;
 use super::report::{Bar, Figure};
 use super::{Bench, open_without_fsync, progress};
 use crate::stats::Interleaved;
@@ -56,6 +57,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
             deep.grow(&mut talk).await?;
         }
         progress(format!("a line of {depth} regenerated turns is there"));
+        fill_logs([&long, &short], &mut talk, "log").await?;
         let mut times = Interleaved::start();
         for session in 0..bench.pick(20, 10) {
             if times.suffices() {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use everturn::SessionKey;
 use everturn::store::SqliteStore;
 
-use super::flat::{SHORT_BEFORE, SHORT_TIMED};
+use super::flat::{SHORT_BEFORE, SHORT_TIMED, fill_logs};
 use super::report::{Bar, Figure};
 use super::{Bench, files, open_without_fsync, progress};
 use crate::stats::Interleaved;
@@ -39,6 +39,7 @@ async fn flat(bench: &Bench) -> Result<f64> {
     let key = create(&long, "long").await?;
     prefill(&long, &key, &mut talk, turns).await?;
     progress(format!("a session of {turns} turns is there"));
+    fill_logs([&long, &short], &mut talk, "log").await?;
     let mut state = BigState::of_bytes(STATE, &mut talk);
     for _ in 0..SHORT_BEFORE {
         timed(&long, &key, &mut talk, &mut state).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::flat::{SHORT_BEFORE, SHORT_TIMED};
+use super::flat::{FILL_LOG, SHORT_BEFORE, SHORT_TIMED};
 use super::report::{Bar, Figure};
 use super::{Bench, open_without_fsync, progress};
 use crate::child::Child;
@@ -27,7 +27,9 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         let store = open_without_fsync(&long)?;
         let key = create(&store, "long").await?;
         prefill(&store, &key, &mut talk, turns).await?;
+        create(&store, "fill").await?;
         let store = open_without_fsync(&short)?;
+        create(&store, "fill").await?;
         for session in 0..sessions {
             create(&store, &format!("short-{session}")).await?;
         }
@@ -35,6 +37,10 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     })?;
     progress(format!("a session of {turns} turns is there"));
     let mut pair = Pair::start(&long, &short)?;
+    for _ in 0..FILL_LOG / 2 {
+        pair.turn("short", "fill")?;
+        pair.turn("long", "fill")?;
+    }
     for _ in 0..SHORT_BEFORE {
         pair.turn("long", "long")?;
     }

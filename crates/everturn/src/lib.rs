@@ -71,3 +71,8 @@ pub use turn::{
     ViewChange,
 };
 pub use usage::Usage;
+
+/// The README's example is run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -26,7 +26,8 @@ const MAX_TIPS: usize = 65_536;
 
 impl<B: Backend> Inner<B> {
     pub(crate) async fn begin(&self, mut turn: BeginTurn) -> Result<Begin> {
-        let payload = payload(&turn)?;
+        // Only a key is compared with what it stood for before.
+        let payload = if turn.key.is_some() { payload(&turn)? } else { Digest::ABSENT };
         let mut create = None;
         if let Start::OpenOrCreate(session) = &turn.start {
             let derived = turn.key.as_ref().map(|key| derived_id(session, key)).transpose()?;

@@ -1,8 +1,10 @@
 //! The store's file: finding it, checking it, opening connections to it.
 
-use std::fs::{self, OpenOptions};
+use std::collections::BTreeMap;
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -26,6 +28,54 @@ pub(super) struct StoreFile {
     path: PathBuf,
     vfs: Option<String>,
     durability: Durability,
+}
+
+impl Drop for StoreFile {
+    fn drop(&mut self) {
+        OpenFiles::lock().remove(&self.path);
+    }
+}
+
+/// The files this process has open as stores, and how often.
+///
+/// POSIX drops all locks a process holds on a file when it closes any descriptor of it, so a file that SQLite has open
+/// must not be opened by anybody else here.
+struct OpenFiles(MutexGuard<'static, BTreeMap<PathBuf, usize>>);
+
+static OPEN_FILES: Mutex<BTreeMap<PathBuf, usize>> = Mutex::new(BTreeMap::new());
+
+impl OpenFiles {
+    fn lock() -> Self {
+        Self(OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn holds(&self, path: &Path) -> bool {
+        self.0.contains_key(path)
+    }
+
+    fn add(mut self, path: &Path) {
+        *self.0.entry(path.to_owned()).or_default() += 1;
+    }
+
+    fn remove(mut self, path: &Path) {
+        if let Some(count) = self.0.get_mut(path) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(path);
+            }
+        }
+    }
+}
+
+/// Makes sure that the file is there, readable by its owner only, and ours. Gives its one true path.
+fn create_and_check(path: &Path, unusable: impl Fn(&str, &Path, io::Error) -> Error) -> Result<PathBuf> {
+    let mut file = open_private(path).map_err(|e| unusable("open the store", path, e))?;
+    if !file.metadata().map_err(|e| unusable("read the store", path, e))?.is_file() {
+        return Err(Error::invalid(format!("{} is not a file: name the file to keep sessions in", path.display())));
+    }
+    check_header(path, &mut file)?;
+    // SQLite must see the same path however it was written, or two handles would lock two files.
+    fs::canonicalize(path).map_err(|e| unusable("resolve", path, e))
 }
 
 /// A lock that processes take turns by; SQLite's own busy handler lets some of them starve.
@@ -72,17 +122,14 @@ impl StoreFile {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             create_private_dir(directory).map_err(|e| unusable("create the directory", directory, e))?;
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut file = options.open(&path).map_err(|e| unusable("open the store", &path, e))?;
-        if !file.metadata().map_err(|e| unusable("read the store", &path, e))?.is_file() {
-            return Err(Error::invalid(format!("{} is not a file: name the file to keep sessions in", path.display())));
-        }
-        check_header(&path, &mut file)?;
-        // SQLite must see the same path however it was written, or two handles would lock two files.
-        let path = fs::canonicalize(&path).map_err(|e| unusable("resolve", &path, e))?;
+        let open = OpenFiles::lock();
+        let known = fs::canonicalize(&path).ok().filter(|path| open.holds(path));
+        let path = match known {
+            // Opening and closing it once more would drop the locks that SQLite holds for this process.
+            Some(path) => path,
+            None => create_and_check(&path, unusable)?,
+        };
+        open.add(&path);
         Ok(Self { path, vfs, durability })
     }
 
