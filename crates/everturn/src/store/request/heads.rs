@@ -1,0 +1,172 @@
+//! What is asked of heads, and of the store as a whole.
+
+use super::reading::At;
+use crate::artifact::{Artifact, ArtifactVersion};
+use crate::session::SessionKey;
+use crate::{BranchName, Point, SessionId, SnapshotId};
+
+/// A change of a session's branches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BranchChange {
+    /// Makes a branch that stands at a point.
+    Create {
+        /// Its name.
+        name: BranchName,
+        /// Where it stands.
+        at: Point,
+    },
+    /// Moves a branch's head: back is a rewind, forth again a redo. Nothing is deleted.
+    Move {
+        /// The branch.
+        name: BranchName,
+        /// Where it shall stand.
+        to: Point,
+        /// What to do while a turn runs on it.
+        under_lease: UnderLease,
+    },
+    /// Deletes a branch; what was only on its line is orphaned, not lost. `main` cannot be deleted.
+    Delete {
+        /// The branch.
+        name: BranchName,
+        /// What to do while a turn runs on it.
+        under_lease: UnderLease,
+    },
+}
+
+/// What to do with a branch on which a turn runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnderLease {
+    /// Answer `Busy`.
+    #[default]
+    Refuse,
+    /// Do it; the running turn will end off the head.
+    Force,
+}
+
+/// A fork to make: a new session whose line begins at a point of another one. Nothing is copied.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ForkSession {
+    /// Where it begins.
+    pub from: At,
+    /// Its id; generated when left out.
+    pub id: Option<SessionId>,
+    /// The id of the fork's own first snapshot; generated when left out.
+    pub snapshot: Option<SnapshotId>,
+}
+
+impl ForkSession {
+    /// A fork at a place, under a generated id.
+    #[must_use]
+    pub fn at(from: At) -> Self {
+        Self { from, id: None, snapshot: None }
+    }
+
+    /// The same under an id.
+    #[must_use]
+    pub fn id(mut self, id: SessionId) -> Self {
+        self.id = Some(id);
+        self
+    }
+}
+
+/// Which artifact versions to read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ArtifactQuery {
+    /// The session.
+    pub session: SessionKey,
+    /// The artifact's name; all names when left out.
+    pub name: Option<String>,
+    /// One version only.
+    pub version: Option<u64>,
+}
+
+impl ArtifactQuery {
+    /// All versions of all of a session's artifacts.
+    #[must_use]
+    pub fn of(session: SessionKey) -> Self {
+        Self { session, name: None, version: None }
+    }
+
+    /// All versions of one.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// One version.
+    #[must_use]
+    pub fn version(mut self, version: u64) -> Self {
+        self.version = Some(version);
+        self
+    }
+}
+
+/// A version with its content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredArtifact {
+    /// Which version it is.
+    pub version: ArtifactVersion,
+    /// What it holds.
+    pub artifact: Artifact,
+}
+
+/// What to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchTarget {
+    /// Anything written to a session.
+    Session(SessionKey),
+    /// A change of a snapshot's status.
+    Snapshot(SnapshotId),
+}
+
+/// What to verify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VerifyScope {
+    /// Every session.
+    All,
+    /// One session.
+    Session(SessionKey),
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Sessions read.
+    pub sessions: u64,
+    /// Records whose chains were recomputed.
+    pub records: u64,
+    /// Snapshots whose digests were recomputed.
+    pub snapshots: u64,
+    /// The first damaged record, if there is one.
+    pub damage: Option<Damage>,
+}
+
+/// A damaged record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Its session.
+    pub session: SessionKey,
+    /// The record.
+    pub point: Point,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// What a store refuses to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The most bytes one record may hold: 16 MiB unless set.
+    pub body: usize,
+    /// The most bytes custom state may have: 1 MiB unless set.
+    pub custom: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { body: 16 << 20, custom: 1 << 20 }
+    }
+}

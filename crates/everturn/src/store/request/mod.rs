@@ -1,0 +1,14 @@
+//! What stores are asked, and what they answer.
+
+mod heads;
+mod reading;
+mod sessions;
+mod turns;
+
+pub use heads::*;
+pub use reading::*;
+pub use sessions::*;
+pub use turns::*;
+
+/// The most items a page can have.
+pub const MAX_PAGE: usize = 1000;
