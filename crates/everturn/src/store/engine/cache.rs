@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use super::line::Interval;
 use super::tables::Place;
@@ -34,19 +34,30 @@ struct Entry {
     state: PointState,
 }
 
+/// Weighs a session, but never so much that it would not be kept at all: a conversation that outgrew the cache would be
+/// added up anew at every turn.
 #[derive(Clone, Debug)]
-struct ByWeight;
+struct ByWeight {
+    most: u64,
+}
 
 impl Weighter<u64, Session> for ByWeight {
     fn weight(&self, _: &u64, session: &Session) -> u64 {
-        session.weight.max(1)
+        session.weight.clamp(1, self.most)
     }
 }
 
 impl StateCache {
     pub(crate) fn new(bytes: u64) -> Self {
         let sessions = usize::try_from(bytes / 4096).unwrap_or(1 << 20).clamp(16, 1 << 20);
-        Self(Cache::with_weighter(sessions, bytes, ByWeight))
+        // One shard: several would divide the room, and none could hold a long conversation.
+        let options =
+            OptionsBuilder::new().estimated_items_capacity(sessions).weight_capacity(bytes.max(64)).shards(1).build();
+        let weighter = ByWeight { most: (bytes / 4).max(1) };
+        let built = options.map(|options| {
+            Cache::with_options(options, weighter.clone(), DefaultHashBuilder::default(), DefaultLifecycle::default())
+        });
+        Self(built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter)))
     }
 
     /// The state at exactly this place.
@@ -96,5 +107,27 @@ impl StateCache {
 
     pub(crate) fn clear(&self) {
         self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Message;
+    use crate::{SessionId, store::Limits};
+
+    #[test]
+    fn a_conversation_heavier_than_the_cache_is_kept_all_the_same() {
+        let cache = StateCache::new(1 << 16);
+        let mut state = PointState::empty(SessionId::new("s").unwrap());
+        for _ in 0..100 {
+            state.messages.push(Message::user("x".repeat(Limits::default().custom / 256)));
+        }
+        assert!(state.weight() > 1 << 16);
+        let place = Place { num: 1, segment: 1, seq: 1 };
+        for seq in 1..20 {
+            cache.put(Place { seq, ..place }, true, state.clone());
+            assert!(cache.get(Place { seq, ..place }).is_some(), "it was dropped at {seq}");
+        }
     }
 }
