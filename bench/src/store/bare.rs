@@ -33,7 +33,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         turns(&store, &key, &mut talk, WARM_UP).await?;
         let bytes = TurnBytes::of_store(&path, WARM_UP)?;
         progress(format!("a turn stores {bytes:?}"));
-        let bare = BareWriter::start(&bench.path("bare-bare")?, Batch::One)?;
+        let bare = BareWriter::start(&bench.path("bare-bare")?, Batch::One, bytes)?;
         for _ in 0..WARM_UP {
             bare.turn(bytes).await?;
         }

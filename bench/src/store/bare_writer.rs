@@ -1,7 +1,7 @@
 //! What the store is compared with: a thread that puts bytes into one append-ordered table and does nothing else.
 //!
-//! It has the store's pragmas and the store's checkpoints off the commit path, so that what is left between the two is
-//! what the store does beside writing.
+//! It has the store's page size and pragmas, and its checkpoints off the commit path, so that what is left between the
+//! two is what the store does beside writing.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::files;
 
-/// Pages in the log at which it is moved into the file: 4 MiB of 8 KiB pages, as in the store.
-const CHECKPOINT_PAGES: i32 = 512;
+/// Bytes in the log at which it is moved into the file.
+const CHECKPOINT: u64 = 4 << 20;
 
 /// Whether a job waits for the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub(super) enum Batch {
 pub(super) struct TurnBytes {
     begin: usize,
     end: usize,
+    /// The pages it is stored in.
+    page: u64,
 }
 
 impl TurnBytes {
@@ -48,7 +50,7 @@ impl TurnBytes {
         let (begin, end) = (bodies(0)?, bodies(2)?);
         let each = files::payload(path)? as f64 / turns as f64;
         let begin = (each * begin / (begin + end)) as usize;
-        Ok(Self { begin, end: each as usize - begin })
+        Ok(Self { begin, end: each as usize - begin, page: files::page_size(&conn)? })
     }
 }
 
@@ -64,12 +66,12 @@ pub(super) struct BareWriter {
 }
 
 impl BareWriter {
-    pub(super) fn start(path: &Path, batch: Batch) -> Result<Self> {
-        let conn = connect(path)?;
+    pub(super) fn start(path: &Path, batch: Batch, bytes: TurnBytes) -> Result<Self> {
+        let conn = connect(path, bytes.page)?;
         conn.execute_batch("CREATE TABLE IF NOT EXISTS log (pos INTEGER PRIMARY KEY, body BLOB NOT NULL)")?;
         let (jobs, queue) = channel();
-        let checkpointer = checkpointer(connect(path)?);
-        let thread = thread::spawn(move || serve(conn, &queue, batch, checkpointer));
+        let checkpointer = checkpointer(connect(path, bytes.page)?);
+        let thread = thread::spawn(move || serve(conn, &queue, batch, bytes.page, checkpointer));
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
@@ -98,10 +100,10 @@ impl Drop for BareWriter {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection> {
+fn connect(path: &Path, page: u64) -> Result<Connection> {
     let conn = Connection::open(path)?;
     conn.busy_timeout(std::time::Duration::from_secs(10))?;
-    conn.pragma_update(None, "page_size", 8192)?;
+    conn.pragma_update(None, "page_size", i64::try_from(page)?)?;
     conn.pragma_update(None, "journal_mode", "wal")?;
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
     conn.pragma_update(None, "cache_size", -8192)?;
@@ -121,9 +123,15 @@ fn checkpointer(conn: Connection) -> SyncSender<()> {
     wake
 }
 
-fn serve(mut conn: Connection, queue: &Receiver<Job>, batch: Batch, checkpointer: SyncSender<()>) -> Result<()> {
+fn serve(
+    mut conn: Connection,
+    queue: &Receiver<Job>,
+    batch: Batch,
+    page: u64,
+    checkpointer: SyncSender<()>,
+) -> Result<()> {
     let hook = move |_: &mut rusqlite::hooks::Wal, pages: i32| {
-        if pages > CHECKPOINT_PAGES {
+        if u64::from(pages.unsigned_abs()) * page > CHECKPOINT {
             let _ = checkpointer.try_send(());
         }
         Ok(())

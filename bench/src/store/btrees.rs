@@ -19,7 +19,7 @@ pub(super) const FIGURES: &[Figure] = &[
         what: "B-trees whose pages a plain turn, begin and end, writes (median of 21)",
         bar: Bar::AtMost(5.0),
     },
-    Figure { name: "pages_per_turn", what: "pages of 8 KiB it writes to the log", bar: Bar::None },
+    Figure { name: "pages_per_turn", what: "pages it writes to the log", bar: Bar::None },
 ];
 
 pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {

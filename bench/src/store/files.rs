@@ -56,6 +56,11 @@ pub(super) fn payload(path: &Path) -> Result<u64> {
     Ok(bytes.unsigned_abs())
 }
 
+pub(super) fn page_size(conn: &Connection) -> Result<u64> {
+    let bytes: i64 = conn.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    Ok(bytes.unsigned_abs())
+}
+
 /// What each table and index takes, largest first: bytes of pages, and how much of them is used.
 pub(super) fn breakdown(path: &Path) -> Result<String> {
     let conn = Connection::open(path)?;

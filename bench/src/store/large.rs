@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use everturn::store::{At, BranchChange, ForkSession, ListSnapshots, SqliteStore, Store as _, UnderLease};
-use everturn::{BranchName, Point, SessionId, SessionKey, Snapshot};
+use everturn::{BranchName, Point, SessionId, SessionKey};
 
 use super::report::{Bar, Figure};
 use super::wal::Wal;
 use super::{Bench, files, open_without_fsync, progress};
 use crate::stats::{median, millis};
-use crate::workload::{Talk, create, prefill};
+use crate::workload::{Reading, Talk, create, prefill, turn};
 
 pub(super) const FIGURES: &[Figure] = &[
     Figure {
@@ -23,7 +23,7 @@ pub(super) const FIGURES: &[Figure] = &[
     Figure { name: "fork_ms", what: "a fork there, durable: one fsync is in it (ms)", bar: Bar::Below(2.0) },
     Figure {
         name: "fork_bytes",
-        what: "bytes a fork puts into the log: whole pages of 8 KiB, one for each B-tree it touches",
+        what: "bytes a fork puts into the log: a whole page for each B-tree it touches",
         bar: Bar::AtMost(16_384.0),
     },
     Figure { name: "fork_stored_bytes", what: "bytes a fork adds to the file, mean of many", bar: Bar::None },
@@ -36,13 +36,15 @@ const TURNS: usize = 5_000;
 pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     let path = bench.path("large")?;
     let store = open_without_fsync(&path)?;
-    let key = bench.run(async {
+    let mut talk = Talk::seeded(12);
+    let (key, middle) = bench.run(async {
         let key = create(&store, "s").await?;
-        prefill(&store, &key, &mut Talk::seeded(12), TURNS).await?;
-        Ok(key)
+        prefill(&store, &key, &mut talk, TURNS / 2).await?;
+        let middle = turn(&store, &key, talk.plain()?, Reading::Nothing).await?.point;
+        prefill(&store, &key, &mut talk, TURNS / 2 - 1).await?;
+        Ok((key, middle))
     })?;
     progress(format!("a session of {} messages is there", 2 * TURNS));
-    let middle = bench.run(middle(&store, &key))?;
     let work = bench.run(branch_and_fork(bench, &store, &key, middle, "work"))?;
     files::close(store, &path)?;
 
@@ -53,22 +55,6 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     files::close(store, &path)?;
     let stored = stored_bytes(bench, &path, &key, middle)?;
     Ok(vec![list, durable.0, durable.1, written, stored, work.0, work.1])
-}
-
-/// A completed point halfway.
-async fn middle(store: &SqliteStore, key: &SessionKey) -> Result<Point> {
-    let head = store.snapshots(ListSnapshots::of(key.clone()).newest_first().limit(1)).await?;
-    ensure!(!head.items.is_empty(), "the session has no snapshot");
-    let mut cursor = None;
-    let mut last: Option<Snapshot> = None;
-    for _ in 0..TURNS / 2_000 {
-        let mut query = ListSnapshots::of(key.clone()).limit(1_000);
-        query.cursor = cursor;
-        let page = store.snapshots(query).await?;
-        cursor = page.next;
-        last = page.items.into_iter().last();
-    }
-    last.map(|snapshot| snapshot.point).ok_or_else(|| anyhow::anyhow!("the session is shorter than it should be"))
 }
 
 async fn list(bench: &Bench, store: &SqliteStore, key: &SessionKey) -> Result<f64> {
@@ -119,7 +105,7 @@ async fn fork_bytes(store: &SqliteStore, path: &Path, key: &SessionKey, at: Poin
     for i in 0..11 {
         files::truncate_log(path)?;
         store.fork(fork(key, at, &format!("bytes-{i}"))?).await?;
-        samples.push(Wal::bytes_of(Wal::of(path).pages()?.len(), 8192) as f64);
+        samples.push(Wal::of(path).bytes()? as f64);
     }
     Ok(median(&samples))
 }

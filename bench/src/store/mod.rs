@@ -39,7 +39,7 @@ use report::{Bar, Figure, Report};
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
-  everturn-bench store                            everything, about five minutes
+  everturn-bench store                            everything, a few minutes
   everturn-bench store --quick --check            a first answer, as a gate
   everturn-bench store --only flat                figures whose names begin with `flat`
   everturn-bench store --dir /mnt/disk --json f   on another disk, figures also to a file")]
@@ -137,8 +137,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     eprintln!("{:>4.0} s  done", start.elapsed().as_secs_f64());
     report.print();
+    if options.quick {
+        println!(
+            "quick: 10,000 turns were 3,000 (2,000 with a large state), depth 1,000 was 500, 1,000 turns were 250"
+        );
+    }
     if let Some(path) = &options.json {
-        report.write_json(path)?;
+        report.write_json(path, options.quick)?;
     }
     Ok(report.verdict(options.check))
 }

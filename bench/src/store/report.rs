@@ -69,9 +69,10 @@ impl Report {
         }
     }
 
-    pub(super) fn write_json(&self, path: &Path) -> Result<()> {
-        let members: Map<String, Value> =
+    pub(super) fn write_json(&self, path: &Path, quick: bool) -> Result<()> {
+        let mut members: Map<String, Value> =
             self.0.iter().map(|(figure, value)| (figure.name.to_owned(), json!(value))).collect();
+        members.insert("quick".to_owned(), json!(quick));
         let text = serde_json::to_string_pretty(&Value::Object(members))?;
         std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
     }

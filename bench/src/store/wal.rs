@@ -24,22 +24,33 @@ impl Wal {
 
     /// The numbers of the pages written since the log was last cut to nothing, in order, with repetitions.
     pub(super) fn pages(&self) -> Result<Vec<u32>> {
-        let bytes = std::fs::read(&self.path).with_context(|| format!("cannot read {}", self.path.display()))?;
-        if bytes.is_empty() {
-            return Ok(Vec::new());
-        }
-        ensure!(bytes.len() >= HEADER, "{} is cut short", self.path.display());
-        let page = number(&bytes, 8) as usize;
-        let salt = &bytes[16..24];
-        let frames = bytes[HEADER..].chunks_exact(FRAME + page);
-        // Frames with another salt are left from before the log was started over.
-        Ok(frames.take_while(|frame| frame[8..16] == *salt).map(|frame| number(frame, 0)).collect())
+        Ok(self.read()?.pages)
     }
 
-    /// What so many frames take.
-    pub(super) fn bytes_of(frames: usize, page_size: u64) -> u64 {
-        frames as u64 * (FRAME as u64 + page_size)
+    /// The bytes of those pages, with what the log adds to each.
+    pub(super) fn bytes(&self) -> Result<u64> {
+        let Frames { pages, each } = self.read()?;
+        Ok((pages.len() * each) as u64)
     }
+
+    fn read(&self) -> Result<Frames> {
+        let bytes = std::fs::read(&self.path).with_context(|| format!("cannot read {}", self.path.display()))?;
+        if bytes.is_empty() {
+            return Ok(Frames { pages: Vec::new(), each: FRAME });
+        }
+        ensure!(bytes.len() >= HEADER, "{} is cut short", self.path.display());
+        let each = FRAME + number(&bytes, 8) as usize;
+        let salt = &bytes[16..24];
+        // Frames with another salt are left from before the log was started over.
+        let frames = bytes[HEADER..].chunks_exact(each).take_while(|frame| frame[8..16] == *salt);
+        Ok(Frames { pages: frames.map(|frame| number(frame, 0)).collect(), each })
+    }
+}
+
+/// The pages in a log, and the bytes each takes there.
+struct Frames {
+    pages: Vec<u32>,
+    each: usize,
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {
