@@ -167,6 +167,12 @@ impl SnapshotId {
         Self(uuid)
     }
 
+    /// The id that no snapshot has.
+    #[must_use]
+    pub const fn nil() -> Self {
+        Self(Uuid::nil())
+    }
+
     /// The UUID.
     #[must_use]
     pub const fn uuid(self) -> Uuid {

@@ -34,24 +34,39 @@
 //!
 //! A workflow engine, a vector store, a model gateway, or a general database.
 
+pub mod agent;
 mod artifact;
+mod chat;
 mod clock;
+mod connection;
 mod digest;
 mod error;
 mod event;
 mod ids;
 mod json;
+mod live;
 mod message;
+pub mod model;
 mod patch;
+mod run;
 mod session;
 mod snapshot;
 mod state;
 pub mod store;
+mod stream;
 mod turn;
 mod usage;
 
+#[doc(inline)]
+pub use agent::{
+    Agent, AgentBuilder, AgentClient, AgentInfo, Caller, ContentInSpans, CustomState, Failure, Handled, Init,
+    OnFailure, Output, Patience, Registry, SchemaViolation, SharedState, SigningKey, SnapshotContext, SnapshotPolicy,
+    StateDiff, StateManagement,
+};
 pub use artifact::{Artifact, ArtifactVersion};
+pub use chat::{Chat, ChatTurn};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use connection::Connection;
 pub use digest::Digest;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventActions, EventKind};
@@ -60,11 +75,13 @@ pub use ids::{
     UserId,
 };
 pub use json::Json;
+pub use live::{ReadState, Session, StateMap, Turn};
 pub use message::{Message, Part, PartKind, Role};
 pub use patch::Patch;
 pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
+pub use stream::{Chunk, Responder, StreamLimits, TurnEnd};
 pub use turn::{
     Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
     Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus,
@@ -76,3 +93,8 @@ pub use usage::Usage;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So are those of the guide to state.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/state.md")]
+struct StateGuide;

@@ -119,6 +119,12 @@ impl Message {
     /// Who it is from.
     #[must_use]
     pub fn role(&self) -> Role {
+        // Nearly every message begins with its role; the others are looked through.
+        if let Some((name, _)) = self.as_str().strip_prefix(r#"{"role":""#).and_then(|rest| rest.split_once('"'))
+            && let Some(role) = Role::read(name)
+        {
+            return role;
+        }
         #[derive(Deserialize)]
         struct Peek {
             role: Role,
@@ -154,8 +160,22 @@ impl Message {
         &self.0
     }
 
+    /// The message with the id of the snapshot it is the last message of, for a reader who wants to go back there.
+    pub(crate) fn with_snapshot_id(&self, id: crate::SnapshotId) -> Self {
+        let Ok(Node::Object(mut members)) = self.0.node() else { return self.clone() };
+        let value = || Node::String(id.to_string().into());
+        match members.iter_mut().find(|(key, _)| &**key == "metadata") {
+            Some((_, Node::Object(metadata))) => {
+                metadata.retain(|(key, _)| &**key != "snapshotId");
+                metadata.push(("snapshotId".into(), value()));
+            }
+            _ => members.push(("metadata".into(), Node::Object(vec![("snapshotId".into(), value())]))),
+        }
+        Self(Json::trusted(Node::Object(members).print()))
+    }
+
     /// The message without `metadata.snapshotId`, which is added where state leaves Everturn and belongs to no message.
-    pub(crate) fn without_snapshot_id(self) -> Result<Self> {
+    pub fn without_snapshot_id(self) -> Result<Self> {
         if !self.as_str().contains("snapshotId") {
             return Ok(self);
         }
@@ -301,6 +321,16 @@ impl Part {
         .into_iter()
         .find(|(member, _)| node.get(member).is_some())
         .map_or(PartKind::Unknown, |(_, kind)| kind)
+    }
+
+    /// Its text, if it is a text and nothing else goes with it.
+    pub(crate) fn plain_text(&self) -> Option<String> {
+        match self.0.node().ok()? {
+            Node::Object(members) if members.len() == 1 && &*members[0].0 == "text" => {
+                members[0].1.as_str().map(str::to_owned)
+            }
+            _ => None,
+        }
     }
 
     /// Its text, if it is a text.

@@ -33,9 +33,17 @@ enum Op {
     Add(String, Node),
     Replace(String, Node),
     Remove(String),
-    Move { from: String, path: String },
-    Copy { from: String, path: String },
+    Move {
+        from: String,
+        path: String,
+    },
+    Copy {
+        from: String,
+        path: String,
+    },
     Test(String, Node),
+    /// The whole document goes away: absent is not `null`. Written as a replacement without a value, as Genkit does.
+    Clear,
 }
 
 impl Patch {
@@ -47,6 +55,38 @@ impl Patch {
     /// One operation that replaces the whole document.
     pub fn replace_all(with: &Json) -> Result<Self> {
         Ok(Self(vec![Op::Replace(String::new(), with.node()?)]))
+    }
+
+    /// One operation that takes the whole document away.
+    #[must_use]
+    pub fn clear() -> Self {
+        Self(vec![Op::Clear])
+    }
+
+    /// What turns one optional document into another: the [difference](Patch::diff) when both are there.
+    pub fn diff_optional(before: Option<&Json>, after: Option<&Json>) -> Result<Self> {
+        match (before, after) {
+            (Some(before), Some(after)) => Self::diff(before, after),
+            (None, Some(after)) => Self::replace_all(after),
+            (Some(_), None) => Ok(Self::clear()),
+            (None, None) => Ok(Self::default()),
+        }
+    }
+
+    /// The same for a client that follows along: a few small changes are told one by one even where replacing the whole
+    /// document would save some bytes, because what changed is what a page wants to know.
+    pub(crate) fn diff_followed(before: Option<&Json>, after: Option<&Json>) -> Result<Self> {
+        const FEW_BYTES: usize = 256;
+        if let (Some(before), Some(after)) = (before, after)
+            && let (Node::Object(a), Node::Object(b)) = (&before.node()?, &after.node()?)
+        {
+            let mut ops = Vec::new();
+            diff_objects(&mut String::new(), a, b, &mut ops);
+            if ops.iter().map(Op::printed_len).sum::<usize>() <= FEW_BYTES {
+                return Ok(Self(ops));
+            }
+        }
+        Self::diff_optional(before, after)
     }
 
     /// Reads a patch from its JSON form. All six operations of RFC 6902 are understood.
@@ -62,6 +102,34 @@ impl Patch {
         let mut node = to.node()?;
         self.apply_node(&mut node)?;
         Ok(Json::trusted(node.print()))
+    }
+
+    /// Applies it to a document that may be absent, as a client does that follows custom state.
+    ///
+    /// ```
+    /// use everturn::{Json, Patch};
+    ///
+    /// let custom = Patch::parse(r#"[{"op":"replace","path":"","value":{"n":1}}]"#)?.apply_optional(None)?;
+    /// assert_eq!(custom, Some(Json::parse(r#"{"n":1}"#)?));
+    /// assert_eq!(Patch::clear().apply_optional(custom.as_ref())?, None);
+    /// # Ok::<(), everturn::Error>(())
+    /// ```
+    pub fn apply_optional(&self, to: Option<&Json>) -> Result<Option<Json>> {
+        let mut node = to.map(Json::node).transpose()?;
+        for op in &self.0 {
+            match (op, &mut node) {
+                (Op::Clear, _) => node = None,
+                (Op::Replace(path, value) | Op::Add(path, value), _) if path.is_empty() => node = Some(value.clone()),
+                (op, Some(node)) => op.apply(node)?,
+                (_, None) => return Err(Error::invalid("the patch changes a document that is not there")),
+            }
+        }
+        Ok(node.map(|node| Json::trusted(node.print())))
+    }
+
+    /// Roughly the bytes it is written in.
+    pub(crate) fn weight(&self) -> usize {
+        self.0.iter().map(Op::printed_len).sum()
     }
 
     /// Whether it changes nothing.
@@ -129,6 +197,7 @@ impl Op {
             || node.get("value").cloned().ok_or_else(|| Error::invalid("this patch operation needs a \"value\""));
         Ok(match text("op")?.as_str() {
             "add" => Self::Add(text("path")?, value()?),
+            "replace" if text("path")?.is_empty() && node.get("value").is_none() => Self::Clear,
             "replace" => Self::Replace(text("path")?, value()?),
             "remove" => Self::Remove(text("path")?),
             "move" => Self::Move { from: text("from")?, path: text("path")? },
@@ -146,6 +215,7 @@ impl Op {
             Self::Move { from, path } => ("move", Some(from), path, None),
             Self::Copy { from, path } => ("copy", Some(from), path, None),
             Self::Test(path, value) => ("test", None, path, Some(value)),
+            Self::Clear => return out.push_str(r#"{"op":"replace","path":""}"#),
         };
         out.push_str("{\"op\":\"");
         out.push_str(op);
@@ -196,6 +266,7 @@ impl Op {
                 let value = find(root, from)?.clone();
                 add(root, path, value)
             }
+            Self::Clear => Err(Error::invalid("the patch takes the whole document away: apply it to an optional one")),
             Self::Test(path, value) => {
                 if find(root, path)? == value {
                     Ok(())

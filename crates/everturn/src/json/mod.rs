@@ -108,6 +108,13 @@ impl PartialEq for Json {
 
 impl Eq for Json {}
 
+/// `null`: what custom state without a type of its own begins as.
+impl Default for Json {
+    fn default() -> Self {
+        Self::null()
+    }
+}
+
 impl std::str::FromStr for Json {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {

@@ -1,6 +1,7 @@
 //! Reading snapshots: what they name, and what is found out about them only when they are read.
 
 use super::line::Lines;
+use super::line::find_point;
 use super::read::page_limit;
 use super::rules::{Env, NO_LIMIT, all_branches, live_session, nearest_snapshot};
 use super::tables::{Flow, Only, Read, RecordMeta, Scan, SessionRow, SnapshotRow};
@@ -38,6 +39,11 @@ pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> R
             nearest_snapshot(read, session.main.place(), &mut |row, _| {
                 row.num == session.num && row.status == SnapshotStatus::Completed
             })?
+        }
+        SnapshotRef::Nearest(key, point) => {
+            let Some(session) = read.find_session(key)? else { return Ok(None) };
+            let Some(meta) = find_point(read, &session, *point)? else { return Ok(None) };
+            nearest_snapshot(read, meta.place(), &mut |row, _| row.status == SnapshotStatus::Completed)?
         }
     };
     let Some(row) = row else { return Ok(None) };

@@ -161,6 +161,8 @@ pub enum SnapshotRef {
     Latest(SessionKey),
     /// The nearest completed one at or before `main`'s head.
     LatestResumable(SessionKey),
+    /// The nearest completed one at or before a point, along its line; of a fork also one it inherited.
+    Nearest(SessionKey, Point),
 }
 
 /// Which snapshots to list, in the order of the log.

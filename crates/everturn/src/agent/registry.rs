@@ -1,0 +1,149 @@
+//! Agents by name, with their types rubbed off.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use super::{Agent, CustomState, Init};
+use crate::connection::Connection;
+use crate::json::Json;
+use crate::snapshot::Snapshot;
+use crate::{AgentName, AppName, Error, Result, SessionId, SnapshotId, UserId};
+
+/// Who keeps an agent's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StateManagement {
+    /// The agent, in its store.
+    Server,
+    /// Its callers.
+    Client,
+}
+
+/// What is known about an agent from outside.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct AgentInfo {
+    /// Its name.
+    pub name: AgentName,
+    /// What it is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The app its sessions belong to.
+    pub app: AppName,
+    /// Who keeps its state.
+    pub state_management: StateManagement,
+    /// Whether its turns can be aborted from outside.
+    pub abortable: bool,
+    /// Whether what leaves it is shaped on its way.
+    pub transformed: bool,
+    /// What its custom state must look like.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_schema: Option<Json>,
+}
+
+/// What can be asked of an agent wherever it runs. [`Agent`] is one in this process.
+#[async_trait]
+pub trait AgentClient: Send + Sync {
+    /// What is known about it.
+    fn info(&self) -> AgentInfo;
+
+    /// The same agent for a user.
+    fn for_user(&self, user: UserId) -> Arc<dyn AgentClient>;
+
+    /// Starts an invocation.
+    async fn connect(&self, init: Init) -> Result<Connection>;
+
+    /// A snapshot with its state, as it may be shown; nothing if there is none for this user.
+    async fn snapshot(&self, id: SnapshotId) -> Result<Option<Snapshot>>;
+
+    /// A session's latest snapshot with its state, as it may be shown.
+    async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>>;
+}
+
+#[async_trait]
+impl<S: CustomState> AgentClient for Agent<S> {
+    fn info(&self) -> AgentInfo {
+        let def = &self.def;
+        AgentInfo {
+            name: def.name.clone(),
+            description: def.description.clone(),
+            app: def.app.clone(),
+            state_management: if def.store.is_some() { StateManagement::Server } else { StateManagement::Client },
+            abortable: def.store.is_some(),
+            transformed: def.transforms.is_some(),
+            state_schema: def.schema.as_ref().map(|schema| schema.json().clone()),
+        }
+    }
+
+    fn for_user(&self, user: UserId) -> Arc<dyn AgentClient> {
+        Arc::new(Agent::for_user(self, user))
+    }
+
+    async fn connect(&self, init: Init) -> Result<Connection> {
+        Agent::connect(self, init).await
+    }
+
+    async fn snapshot(&self, id: SnapshotId) -> Result<Option<Snapshot>> {
+        Agent::snapshot(self, id).await
+    }
+
+    async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>> {
+        Agent::latest(self, session).await
+    }
+}
+
+/// Agents by name.
+///
+/// ```
+/// use everturn::{Agent, Json, Registry, Turn};
+///
+/// let echo = Agent::flow("echo", |turn: Turn<Json>| async move { Ok(turn.text()) }).build()?;
+/// let mut registry = Registry::new();
+/// registry.register(echo.clone())?;
+/// assert!(registry.register(echo).is_err(), "one name, one agent");
+/// assert_eq!(registry.list()[0].name.as_str(), "echo");
+/// # Ok::<(), everturn::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct Registry(BTreeMap<AgentName, Arc<dyn AgentClient>>);
+
+impl Registry {
+    /// One without agents.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an agent. A name that is taken is an error.
+    pub fn register<S: CustomState>(&mut self, agent: Agent<S>) -> Result<()> {
+        self.register_client(Arc::new(agent))
+    }
+
+    /// Adds an agent that may run elsewhere.
+    pub fn register_client(&mut self, agent: Arc<dyn AgentClient>) -> Result<()> {
+        let name = agent.info().name;
+        if self.0.contains_key(&name) {
+            return Err(Error::already_exists(format!(
+                "there is an agent {name:?} already: give this one another name"
+            )));
+        }
+        self.0.insert(name, agent);
+        Ok(())
+    }
+
+    /// The agent of a name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Arc<dyn AgentClient>> {
+        self.0.get(&AgentName::new(name).ok()?).cloned()
+    }
+
+    /// What is known about each, by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<AgentInfo> {
+        self.0.values().map(|agent| agent.info()).collect()
+    }
+}

@@ -1,0 +1,152 @@
+//! A conversation with an agent that is running.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Output;
+use crate::json::Json;
+use crate::message::Message;
+use crate::stream::{Chunk, Receiver};
+use crate::turn::Input;
+use crate::{Error, ErrorKind, InvocationId, Result, SessionId};
+
+/// What became of an invocation, for as many as ask.
+pub(crate) type Finished = Arc<std::result::Result<Output, (ErrorKind, String)>>;
+
+/// A conversation with an agent: inputs go in, chunks come out, and an output at the end.
+///
+/// Dropping it while a turn runs aborts that turn.
+#[must_use = "dropping a connection aborts what it started"]
+pub struct Connection {
+    pub(crate) inputs: Option<mpsc::Sender<Input>>,
+    pub(crate) chunks: Receiver,
+    pub(crate) finished: watch::Receiver<Option<Finished>>,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) session: SessionId,
+    pub(crate) invocation: InvocationId,
+    pub(crate) custom: Option<Json>,
+}
+
+impl Connection {
+    /// The session it is with. Where the first turn has a key and no session was named, known once that turn began.
+    #[must_use]
+    pub fn session_id(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// The invocation it started.
+    #[must_use]
+    pub fn invocation_id(&self) -> &InvocationId {
+        &self.invocation
+    }
+
+    /// Sends an input; a turn is made of it when its time comes. Waits while too many are queued.
+    pub async fn send(&self, input: Input) -> Result<()> {
+        let closed = || Error::invalid("the connection is closed: connect again to send more");
+        self.inputs.as_ref().ok_or_else(closed)?.send(input).await.map_err(|_| closed())
+    }
+
+    /// Sends messages.
+    pub async fn send_messages(&self, messages: impl IntoIterator<Item = Message>) -> Result<()> {
+        self.send(Input::messages(messages)).await
+    }
+
+    /// Sends a text by the user.
+    pub async fn send_text(&self, text: impl AsRef<str>) -> Result<()> {
+        self.send(Input::text(text)).await
+    }
+
+    /// The next chunk; nothing once the invocation has ended. Stop at a chunk's `turn_end`, send more, and go on.
+    pub async fn receive(&mut self) -> Option<Chunk> {
+        let mut chunk = self.chunks.recv().await?;
+        self.follow(&mut chunk);
+        Some(chunk)
+    }
+
+    /// The chunks up to the end of the turn that runs, all at once.
+    pub async fn receive_turn(&mut self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        while let Some(chunk) = self.receive().await {
+            let last = chunk.turn_end.is_some();
+            chunks.push(chunk);
+            if last {
+                break;
+            }
+        }
+        chunks
+    }
+
+    /// The chunks as a stream, for code that is written for streams.
+    pub fn chunks(&mut self) -> impl futures_core::Stream<Item = Chunk> + '_ {
+        futures_util::stream::unfold(self, |connection| async move {
+            let chunk = connection.receive().await?;
+            Some((chunk, connection))
+        })
+    }
+
+    fn follow(&mut self, chunk: &mut Chunk) {
+        if let Some(patch) = &chunk.custom_patch {
+            match patch.apply_optional(self.custom.as_ref()) {
+                Ok(custom) => self.custom = custom,
+                // Patches are made in order against what was sent before; one that does not fit is not shown half.
+                Err(error) => tracing::warn!(%error, "a patch of custom state did not apply"),
+            }
+        }
+        chunk.custom.clone_from(&self.custom);
+    }
+
+    /// The custom state as the chunks received so far have made it.
+    pub fn custom<S: DeserializeOwned>(&self) -> Result<Option<S>> {
+        self.custom.as_ref().map(Json::to).transpose()
+    }
+
+    /// The same as JSON.
+    #[must_use]
+    pub fn custom_json(&self) -> Option<&Json> {
+        self.custom.as_ref()
+    }
+
+    /// Says that no more inputs will be sent.
+    pub fn close(&mut self) {
+        self.inputs = None;
+    }
+
+    /// Aborts the turn that runs and ends the invocation.
+    pub fn abort(&self) {
+        self.cancel.cancel();
+    }
+
+    /// What the invocation leaves. Sends no more inputs and reads what is left of the stream.
+    pub async fn output(&mut self) -> Result<Output> {
+        self.close();
+        while self.receive().await.is_some() {}
+        self.done().await;
+        let finished = self.finished.borrow().clone();
+        match finished.as_deref() {
+            Some(Ok(output)) => Ok(output.clone()),
+            Some(Err((kind, message))) => Err(Error::new(*kind, message.clone())),
+            None => Err(Error::internal("the invocation went away without an answer")),
+        }
+    }
+
+    /// Waits until the invocation has ended. Does not read the stream: somebody else must, or it must be short.
+    pub async fn done(&self) {
+        let mut finished = self.finished.clone();
+        let _ = finished.wait_for(Option::is_some).await;
+    }
+
+    /// Whether the invocation has ended.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.finished.borrow().is_some()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}

@@ -1,0 +1,12 @@
+//! Sessions as they are lived: what a handler reads and changes while its turn runs.
+
+mod current;
+mod keys;
+mod overlay;
+mod session;
+mod turn;
+
+pub(crate) use current::{current_run, in_scope};
+pub use keys::{ReadState, StateMap};
+pub use session::Session;
+pub use turn::Turn;

@@ -1,0 +1,319 @@
+//! How a turn of an invocation begins.
+
+use std::sync::Arc;
+
+use super::start::check_custom;
+use super::work::{Content, Phase, Streamed};
+use super::{Known, Next, Place, Run, Running, TurnHandle};
+use crate::agent::definition::ContentInSpans;
+use crate::agent::policy::LastSnapshot;
+use crate::json::Json;
+use crate::state::{PointState, Scope};
+use crate::store::{At, BeginTurn, Commit, EndTurn, SnapshotRef, Start};
+use crate::turn::{Begin, Begun, EndStatus, EndedTurn, Input, NewSnapshot, Outcome};
+use crate::{Error, ErrorKind, Result};
+
+/// What beginning a turn led to.
+pub(crate) enum Beginning {
+    /// Go ahead.
+    Turn(TurnHandle),
+    /// A turn with that key has ended; nothing ran.
+    Ended(Box<EndedTurn>),
+}
+
+impl Run {
+    /// Begins a turn with an input.
+    pub(crate) async fn begin_turn(self: &Arc<Self>, input: Input) -> Result<Beginning> {
+        let mut place = self.place.lock().await;
+        let head_moved = self.flush_between(&mut place).await?;
+        if input.detach {
+            return Err(self.refuse_detach());
+        }
+        // What an older turn was stopped for says nothing about this one.
+        self.take_stop();
+        let handle = match place.next.clone() {
+            Next::Working => self.begin_working(&mut place, input)?,
+            next => match self.begin_stored(&mut place, next, input).await? {
+                Ok(handle) => handle,
+                Err(ended) => return Ok(Beginning::Ended(ended)),
+            },
+        };
+        Ok(Beginning::Turn(TurnHandle { head_moved, ..handle }))
+    }
+
+    fn refuse_detach(&self) -> Error {
+        match self.def.store {
+            None => Error::new(
+                ErrorKind::WrongMode,
+                format!(
+                    "agent '{}' has client-managed state: a turn can go on in the background only with a store",
+                    self.def.name
+                ),
+            ),
+            Some(_) => Error::unsupported("turns cannot go on in the background yet: send the input without `detach`"),
+        }
+    }
+
+    fn begin_working(self: &Arc<Self>, place: &mut Place, input: Input) -> Result<TurnHandle> {
+        let mut work = self.work();
+        let mut content = work.now.clone();
+        for message in &input.messages {
+            content.messages.push(message.clone().without_snapshot_id()?);
+        }
+        let delta = input.state_delta.of_scope(Scope::Session);
+        if !delta.is_empty() {
+            let mut custom = content.custom.as_ref().map(Json::node).transpose()?;
+            delta.apply_to(&mut custom)?;
+            content.custom = custom.map(|node| Json::trusted(node.print()));
+        }
+        work.now = content;
+        work.settle();
+        work.turn_index = place.turn_index;
+        self.open(&mut work, &input);
+        drop(work);
+        Ok(self.handle(place, input, None, None))
+    }
+
+    async fn begin_stored(
+        self: &Arc<Self>,
+        place: &mut Place,
+        next: Next,
+        input: Input,
+    ) -> Result<Result<TurnHandle, Box<EndedTurn>>> {
+        let store = self.def.store.as_ref().ok_or_else(|| Error::internal("a stored turn without a store"))?;
+        let key = place.key.clone().ok_or_else(|| Error::internal("a stored turn without a session"))?;
+        self.refuse_own(place)?;
+        let start = match next {
+            Next::Fresh(create) => Start::OpenOrCreate(create),
+            Next::Head => Start::Session(key),
+            Next::Snapshot(id) => Start::Snapshot { id, session: Some(key) },
+            Next::Point(point) => Start::Point { session: key, point },
+            Next::Working => return Err(Error::internal("a working state begins no stored turn")),
+        };
+        let mut turn = BeginTurn::new(start, self.invocation.clone(), input.clone());
+        turn.agent = Some(self.def.name.clone());
+        turn.branch = place.branch.clone();
+        turn.expect = place.expect.take();
+        turn.key = place.turn_key.take();
+        turn.busy = place.busy;
+        turn.snapshot = (!self.def.policy.is_never()).then(|| self.def.snapshot_id());
+        let begun = match store.begin(turn).await? {
+            Begin::Begun(begun) => begun,
+            Begin::Ended(ended) => return Ok(Err(ended)),
+            Begin::Running(turn) => {
+                return Err(Error::busy(format!("turn {turn} with that key is still running: wait for it")));
+            }
+        };
+        // From here on the turn is in the store: whatever goes wrong must end it there.
+        match self.load(place, &begun, &input).await {
+            Ok(()) => {}
+            Err(error) => {
+                let outcome = Outcome::failed((&error).into());
+                let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, outcome);
+                end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
+                if let Err(also) = store.end(end).await {
+                    tracing::warn!(error = %also, "a turn that could not start was not ended");
+                }
+                return Err(error);
+            }
+        }
+        let handle = self.handle(place, input, Some(&begun), begun.snapshot_id);
+        place.begun = Some(begun);
+        Ok(Ok(handle))
+    }
+
+    /// A handler that waits for its own branch would wait for itself.
+    fn refuse_own(&self, place: &Place) -> Result<()> {
+        let (Some(parent), Some(key)) = (&self.parent, &place.key) else { return Ok(()) };
+        let waits = matches!(place.next, Next::Fresh(_) | Next::Head);
+        if waits && parent.holds(key, &place.branch.clone().unwrap_or_default()) {
+            return Err(Error::busy(format!(
+                "session {} is held by the turn this is called from: use another session or branch, or start at a snapshot",
+                key.id
+            )));
+        }
+        Ok(())
+    }
+
+    async fn load(&self, place: &mut Place, begun: &Begun, input: &Input) -> Result<()> {
+        let store = self.def.store.as_ref().ok_or_else(|| Error::internal("a stored turn without a store"))?;
+        let at = |point| At::Point(begun.session.clone(), point);
+        let lost = || Error::internal("the turn that was begun is not there");
+        let state = store.state(at(begun.point)).await?.ok_or_else(lost)?;
+        let custom = self.present_custom(place, &state)?;
+        let good = match self.good_before(place, begun) {
+            Some(good) => good,
+            None => {
+                let from = store.state(at(begun.from)).await?.ok_or_else(lost)?;
+                let custom = self.def.upcasters.apply(from.schema_version(), from.custom().cloned())?;
+                Content { custom, ..Content::from(&from) }
+            }
+        };
+        if place.point != Some(begun.from) {
+            place.last_snapshot = Known::NotYet;
+            place.digest = None;
+        }
+        place.key = Some(begun.session.clone());
+        place.branch = Some(begun.branch.clone());
+        place.point = Some(begun.from);
+        place.on_head = begun.leased;
+        place.index = begun.index;
+        place.turn_index = begun.turn_index;
+        let mut work = self.work();
+        work.session = begun.session.id.clone();
+        work.older_schema = state.schema_version() != self.def.upcasters.version() && custom.is_some();
+        work.load(&state, custom, good);
+        work.turn_index = begun.turn_index;
+        self.open(&mut work, input);
+        Ok(())
+    }
+
+    /// The state before the turn, when the last turn of this invocation left it.
+    fn good_before(&self, place: &Place, begun: &Begun) -> Option<Content> {
+        (place.point == Some(begun.from) && place.begun.is_none() && !place.snapshot_ids.is_empty())
+            .then(|| self.work().now.clone())
+    }
+
+    /// The custom state in the shape this agent knows, checked against its schema.
+    fn present_custom(&self, place: &mut Place, state: &PointState) -> Result<Option<Json>> {
+        let custom = self.def.upcasters.apply(state.schema_version(), state.custom().cloned())?;
+        let same = |checked: &Json| custom.as_ref().is_some_and(|custom| custom.as_str() == checked.as_str());
+        if self.def.schema.is_some() && !place.checked.as_ref().is_some_and(same) {
+            check_custom(&self.def, custom.as_ref())?;
+            place.checked.clone_from(&custom);
+        }
+        Ok(custom)
+    }
+
+    fn open(&self, work: &mut super::Work, input: &Input) {
+        work.phase = Phase::Turn;
+        work.streamed = Streamed::default();
+        work.finish_reason = None;
+        work.label = None;
+        work.scopes = None;
+        work.scope_delta = crate::StateDelta::new();
+        for scope in [Scope::App, Scope::User] {
+            for (key, value) in input.state_delta.of_scope(scope).set {
+                work.scope_delta = std::mem::take(&mut work.scope_delta).set(scope.prefix().to_owned() + &key, value);
+            }
+            for key in input.state_delta.of_scope(scope).remove {
+                work.scope_delta = std::mem::take(&mut work.scope_delta).remove(scope.prefix().to_owned() + &key);
+            }
+        }
+        let temp = input.state_delta.of_scope(Scope::Temp);
+        work.temp.retain(|key, _| !temp.remove.contains(key));
+        work.temp.extend(temp.set);
+    }
+
+    fn handle(
+        self: &Arc<Self>,
+        place: &mut Place,
+        input: Input,
+        begun: Option<&Begun>,
+        snapshot_id: Option<crate::SnapshotId>,
+    ) -> TurnHandle {
+        let cancel = self.cancel.child_token();
+        let span = self.turn_span(place, &input);
+        place.span = span.clone();
+        *self.running() = Some(Running {
+            fence: begun.map(|begun| begun.fence),
+            key: begun.filter(|begun| begun.leased).map(|begun| begun.session.clone()),
+            branch: begun.map(|begun| begun.branch.clone()).unwrap_or_default(),
+            cancel: cancel.clone(),
+        });
+        TurnHandle {
+            run: self.clone(),
+            input: Arc::new(input),
+            turn_index: place.turn_index,
+            snapshot_id,
+            head_moved: false,
+            cancel,
+            span,
+        }
+    }
+
+    fn turn_span(&self, place: &Place, input: &Input) -> tracing::Span {
+        let session = self.work().session.clone();
+        let span = tracing::info_span!(
+            "sessionFlow/turn",
+            otel.name = format!("sessionFlow/turn/{}", place.turn_index),
+            "everturn.session" = %session,
+            "everturn.invocation" = %self.invocation,
+            "everturn.turn_index" = place.turn_index,
+            "genkit:metadata:agent" = tracing::field::Empty,
+            "genkit:metadata:sessionFlow" = tracing::field::Empty,
+            "genkit:metadata:snapshotId" = tracing::field::Empty,
+            "genkit:input" = tracing::field::Empty,
+            "genkit:output" = tracing::field::Empty,
+            "otel.status_code" = tracing::field::Empty,
+            "otel.status_description" = tracing::field::Empty,
+        );
+        if self.def.content_in_spans == ContentInSpans::Include
+            && let Ok(json) = Json::from_value(input)
+        {
+            span.record("genkit:input", bounded(json.as_str()));
+        }
+        span
+    }
+
+    /// Writes what a handler that owns its loop changed between two turns, as an edit where it stood. Whether the head
+    /// had moved meanwhile, so that the edit is beside it, is the answer.
+    pub(crate) async fn flush_between(&self, place: &mut Place) -> Result<bool> {
+        let changes = {
+            let work = self.work();
+            if work.phase != Phase::Between || !work.is_changed() {
+                return Ok(false);
+            }
+            work.changes(self.def.upcasters.version())
+        };
+        let (Some(store), Some(key), Some(point)) = (&self.def.store, place.key.clone(), place.point) else {
+            let mut work = self.work();
+            work.good = work.now.clone();
+            work.settle();
+            return Ok(false);
+        };
+        let mut commit = Commit::new(key, changes).expect(point).or_side_line();
+        commit.branch = place.branch.clone();
+        commit.invocation = Some(self.invocation.clone());
+        let receipt = store.commit(commit).await?;
+        let moved = place.on_head && !receipt.on_head;
+        place.point = Some(receipt.point);
+        place.on_head = receipt.on_head;
+        place.digest = Some(receipt.digest);
+        let mut work = self.work();
+        work.good = work.now.clone();
+        work.settle();
+        Ok(moved)
+    }
+
+    /// The nearest snapshot at or before the last point that counts.
+    pub(crate) async fn last_snapshot(&self, place: &mut Place) -> Result<Option<LastSnapshot>> {
+        if let Known::Is(last) = place.last_snapshot {
+            return Ok(last);
+        }
+        let (Some(store), Some(key), Some(point)) = (&self.def.store, &place.key, place.point) else {
+            return Ok(None);
+        };
+        let found = store.snapshot(SnapshotRef::Nearest(key.clone(), point)).await?;
+        let last = found.map(|row| LastSnapshot { id: row.snapshot_id, digest: row.digest, point: row.point });
+        place.last_snapshot = Known::Is(last);
+        Ok(last)
+    }
+}
+
+/// Names the snapshot on the span that made it.
+pub(crate) fn note_snapshot(span: &tracing::Span, agent: &str, id: crate::SnapshotId) {
+    span.record("genkit:metadata:snapshotId", tracing::field::display(id));
+    span.record("genkit:metadata:agent", agent);
+    span.record("genkit:metadata:sessionFlow", agent);
+}
+
+/// What a span may carry of a text.
+pub(crate) fn bounded(text: &str) -> &str {
+    const MOST: usize = 4096;
+    let mut end = text.len().min(MOST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

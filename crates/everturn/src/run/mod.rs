@@ -1,0 +1,180 @@
+//! One invocation of an agent: where it starts, its turns one after the other, and what it leaves.
+//!
+//! Data flows one way: an input begins a turn in the store, the handler changes the [working state](work), its end
+//! writes what was changed, and only then the stream says so. The working state is what the handler sees; the store is
+//! asked again at each begin, so that a turn always stands on what is really kept.
+
+pub(crate) mod begin;
+mod drive;
+pub(crate) mod end;
+mod start;
+mod streaming;
+pub(crate) mod work;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use drive::drive;
+pub(crate) use start::resolve;
+use work::Work;
+
+use crate::agent::definition::Definition;
+use crate::agent::policy::LastSnapshot;
+use crate::agent::{Caller, SharedState};
+use crate::json::Json;
+use crate::session::SessionKey;
+use crate::snapshot::{FinishReason, TurnError};
+use crate::store::{Busy, CreateSession};
+use crate::stream::Sender;
+use crate::turn::{Begun, Fence, Input};
+use crate::{BranchName, Error, InvocationId, Point, SnapshotId, TurnKey};
+
+/// One invocation of an agent.
+pub(crate) struct Run {
+    pub(crate) def: Arc<Definition>,
+    pub(crate) caller: Caller,
+    pub(crate) invocation: InvocationId,
+    pub(crate) out: Sender,
+    /// Fires when nobody wants the invocation any more.
+    pub(crate) cancel: CancellationToken,
+    /// The invocation this one was started from, if a handler started it.
+    pub(crate) parent: Option<Arc<Run>>,
+    pub(crate) inputs: tokio::sync::Mutex<mpsc::Receiver<Input>>,
+    pub(crate) work: Mutex<Work>,
+    /// One writer of custom state at a time, so that reading and writing it is one step.
+    pub(crate) custom_writers: Mutex<()>,
+    pub(crate) place: tokio::sync::Mutex<Place>,
+    /// The fence of the turn that runs, and what cancels that turn alone.
+    pub(crate) running: Mutex<Option<Running>>,
+    /// Why the turn must stop, when something other than its handler decided so.
+    pub(crate) stop: Mutex<Option<Stop>>,
+    pub(crate) stopped: tokio::sync::Notify,
+}
+
+#[derive(Clone)]
+pub(crate) struct Running {
+    pub(crate) fence: Option<Fence>,
+    pub(crate) key: Option<SessionKey>,
+    pub(crate) branch: BranchName,
+    pub(crate) cancel: CancellationToken,
+}
+
+/// Why a turn was stopped from outside.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Nobody wants it any more.
+    Aborted,
+    /// The store says it is no longer ours.
+    Lost(Error),
+    /// It took too long.
+    TimedOut,
+    /// What it said could not be shown.
+    Withheld(Error),
+}
+
+/// How the next turn starts.
+#[derive(Clone, Debug)]
+pub(crate) enum Next {
+    /// At the head of a branch; the session is made if there is none.
+    Fresh(Box<CreateSession>),
+    /// At the head of a branch.
+    Head,
+    /// At a snapshot, which belongs to the session.
+    Snapshot(SnapshotId),
+    /// At a point, beside the head.
+    Point(Point),
+    /// There is no store; the working state is all there is.
+    Working,
+}
+
+/// Where an invocation stands in the store, and what it has to show so far.
+pub(crate) struct Place {
+    pub(crate) key: Option<SessionKey>,
+    pub(crate) branch: Option<BranchName>,
+    pub(crate) next: Next,
+    pub(crate) expect: Option<Point>,
+    pub(crate) turn_key: Option<TurnKey>,
+    pub(crate) busy: Busy,
+    pub(crate) begun: Option<Begun>,
+    /// The last point that counts.
+    pub(crate) point: Option<Point>,
+    pub(crate) on_head: bool,
+    /// The digest of the state at that point, where it is known.
+    pub(crate) digest: Option<crate::Digest>,
+    pub(crate) last_snapshot: Known<Option<LastSnapshot>>,
+    pub(crate) snapshot_ids: Vec<SnapshotId>,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) error: Option<TurnError>,
+    pub(crate) output: Option<Json>,
+    /// The next opportunity for a snapshot.
+    pub(crate) index: u64,
+    pub(crate) turn_index: u64,
+    pub(crate) span: tracing::Span,
+    /// The custom state whose schema was checked last.
+    pub(crate) checked: Option<Json>,
+}
+
+/// Something that is asked for once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known<T> {
+    NotYet,
+    Is(T),
+}
+
+/// A turn as a handler is given it, with its types rubbed off.
+#[derive(Clone)]
+pub(crate) struct TurnHandle {
+    pub(crate) run: Arc<Run>,
+    pub(crate) input: Arc<Input>,
+    pub(crate) turn_index: u64,
+    pub(crate) snapshot_id: Option<SnapshotId>,
+    pub(crate) head_moved: bool,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) span: tracing::Span,
+}
+
+impl Run {
+    pub(crate) fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops the turn that runs. The first reason counts.
+    pub(crate) fn stop(&self, why: Stop) {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        if let Some(running) = &*self.running() {
+            running.cancel.cancel();
+        }
+        self.stopped.notify_one();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    pub(crate) fn take_stop(&self) -> Option<Stop> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether this invocation, or one it was started from, holds a branch right now.
+    pub(crate) fn holds(&self, key: &SessionKey, branch: &BranchName) -> bool {
+        let mine = self.running().as_ref().is_some_and(|held| held.key.as_ref() == Some(key) && held.branch == *branch);
+        mine || self.parent.as_ref().is_some_and(|parent| parent.holds(key, branch))
+    }
+
+    /// The working state as it is handed out.
+    pub(crate) fn shared_state(&self) -> SharedState {
+        let work = self.work();
+        SharedState {
+            session: Some(work.session.clone()),
+            messages: work.now.messages.clone(),
+            custom: work.now.custom.clone(),
+            artifacts: work.now.artifacts.clone(),
+        }
+    }
+}

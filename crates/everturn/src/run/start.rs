@@ -1,0 +1,242 @@
+//! Where an invocation starts: the table of what may be given, row by row.
+
+use std::sync::Arc;
+
+use super::work::{Content, Work};
+use super::{Known, Next, Place};
+use crate::agent::Init;
+use crate::agent::definition::Definition;
+use crate::json::Json;
+use crate::session::SessionKey;
+use crate::snapshot::SnapshotStatus;
+use crate::state::SessionState;
+use crate::store::{At, CreateSession, SnapshotRef, Store};
+use crate::turn::{Changes, CustomChange};
+use crate::{BranchName, Error, ErrorKind, Result, SessionId, UserId};
+
+/// What an invocation starts with.
+pub(crate) struct Started {
+    pub(crate) work: Work,
+    pub(crate) place: Place,
+}
+
+/// Finds out where an invocation starts, or refuses it before any work.
+pub(crate) async fn resolve(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Started> {
+    match &def.store {
+        None => client_managed(def, init),
+        Some(store) => stored(def, &**store, user, init).await,
+    }
+}
+
+fn place(init: &Init, def: &Definition, key: Option<SessionKey>, next: Next) -> Place {
+    Place {
+        key,
+        branch: init.branch.clone(),
+        next,
+        expect: init.expect,
+        turn_key: init.key.clone(),
+        busy: init.busy.unwrap_or(def.busy),
+        begun: None,
+        point: None,
+        on_head: false,
+        digest: None,
+        last_snapshot: Known::NotYet,
+        snapshot_ids: Vec::new(),
+        finish_reason: None,
+        error: None,
+        output: None,
+        index: 0,
+        turn_index: 0,
+        span: tracing::Span::none(),
+        checked: None,
+    }
+}
+
+fn client_managed(def: &Arc<Definition>, init: Init) -> Result<Started> {
+    let given = [
+        ("snapshotId", init.snapshot.is_some()),
+        ("sessionId", init.session.is_some()),
+        ("a point", init.point.is_some()),
+        ("a branch", init.branch.is_some()),
+        ("an expected head", init.expect.is_some()),
+        ("an idempotency key", init.key.is_some()),
+    ];
+    if let Some((what, _)) = given.into_iter().find(|(_, given)| *given) {
+        return Err(Error::new(
+            ErrorKind::WrongMode,
+            format!(
+                "cannot use {what} with agent '{}': it has no store (client-managed state), send `state` instead",
+                def.name
+            ),
+        ));
+    }
+    if init.state.is_some() && init.initial.is_some() {
+        return Err(Error::invalid("give a state or an initial custom state, not both"));
+    }
+    if init.state.is_none() && init.signature.is_some() {
+        return Err(Error::invalid("a signature was given without the state it is for"));
+    }
+    let state = match init.state.clone() {
+        Some(state) => {
+            if let Some(keys) = &def.signing {
+                keys.verify(&def.name, &state, init.signature.as_deref())?;
+            }
+            state
+        }
+        None => {
+            SessionState { session_id: None, messages: Vec::new(), custom: init.initial.clone(), artifacts: Vec::new() }
+        }
+    };
+    check_custom(def, state.custom.as_ref())?;
+    let session = state.session_id.clone().unwrap_or_else(|| def.session_id());
+    let work = Work::new(session, content_of(state)?);
+    Ok(Started { work, place: place(&init, def, None, Next::Working) })
+}
+
+fn content_of(state: SessionState) -> Result<Content> {
+    let mut content = Content::default();
+    for message in state.messages {
+        content.messages.push(message.without_snapshot_id()?);
+    }
+    state.artifacts.iter().try_for_each(crate::Artifact::check)?;
+    if let Some(custom) = &state.custom {
+        crate::state::refuse_prefixed(&custom.node()?)?;
+    }
+    content.custom = state.custom;
+    content.artifacts = Arc::new(state.artifacts.into_iter().map(Arc::new).collect());
+    Ok(content)
+}
+
+/// Checks a custom state in the shape this agent knows.
+pub(crate) fn check_custom(def: &Definition, custom: Option<&Json>) -> Result<()> {
+    def.schema.as_ref().map_or(Ok(()), |schema| schema.check(custom))
+}
+
+async fn stored(def: &Arc<Definition>, store: &dyn Store, user: &UserId, init: Init) -> Result<Started> {
+    if init.state.is_some() || init.signature.is_some() {
+        return Err(Error::new(
+            ErrorKind::WrongMode,
+            format!(
+                "cannot send `state` to agent '{}': it uses a server-managed store, send a snapshotId or a sessionId instead",
+                def.name
+            ),
+        ));
+    }
+    match (init.snapshot, init.point) {
+        (Some(_), Some(_)) => Err(Error::invalid("give a snapshot or a point, not both")),
+        (Some(id), None) => at_snapshot(def, store, user, init, id).await,
+        (None, Some(point)) => {
+            let session = init.session.clone().ok_or_else(|| Error::invalid("a point needs the session it is of"))?;
+            refuse_initial(&init)?;
+            let key = SessionKey::new(def.app.clone(), user.clone(), session);
+            own_session(def, store, &key).await?.ok_or_else(|| no_session(&key))?;
+            check_stored(def, store, At::Point(key.clone(), point)).await?;
+            Ok(begin_at(def, &init, key, Next::Point(point)))
+        }
+        (None, None) => by_session(def, store, user, init).await,
+    }
+}
+
+fn no_session(key: &SessionKey) -> Error {
+    Error::not_found(format!("there is no session {key}: check app, user and id, or create it"))
+}
+
+fn refuse_initial(init: &Init) -> Result<()> {
+    match init.initial {
+        Some(_) => Err(Error::invalid("an initial state is for a fresh session only: leave it out")),
+        None => Ok(()),
+    }
+}
+
+fn begin_at(def: &Definition, init: &Init, key: SessionKey, next: Next) -> Started {
+    let work = Work::new(key.id.clone(), Content::default());
+    Started { work, place: place(init, def, Some(key), next) }
+}
+
+async fn at_snapshot(
+    def: &Arc<Definition>,
+    store: &dyn Store,
+    user: &UserId,
+    init: Init,
+    id: crate::SnapshotId,
+) -> Result<Started> {
+    refuse_initial(&init)?;
+    let unknown = || Error::not_found(format!("snapshot {id} not found for agent '{}'", def.name));
+    let snapshot = store.snapshot(SnapshotRef::Id(id)).await?.ok_or_else(unknown)?;
+    let key = snapshot.session.clone().ok_or_else(unknown)?;
+    if key.app != def.app || key.user != *user {
+        return Err(unknown());
+    }
+    let owner = store.session(&key).await?.ok_or_else(unknown)?;
+    if owner.agent.as_ref().is_some_and(|agent| *agent != def.name) {
+        return Err(unknown());
+    }
+    if let Some(wanted) = init.session.as_ref().filter(|wanted| **wanted != key.id) {
+        return Err(Error::invalid(format!(
+            "snapshot {id} does not belong to session {wanted} (it belongs to {}): leave one of them out",
+            key.id
+        )));
+    }
+    if snapshot.status != SnapshotStatus::Completed {
+        let status = Json::from_value(&snapshot.status)?;
+        return Err(Error::not_resumable(format!(
+            "snapshot {id} is not resumable (status: {}): only 'completed' snapshots can be resumed",
+            status.as_str().trim_matches('"')
+        )));
+    }
+    check_stored(def, store, At::Snapshot(id)).await?;
+    Ok(begin_at(def, &init, key, Next::Snapshot(id)))
+}
+
+async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, init: Init) -> Result<Started> {
+    let named = init.session.clone().or_else(|| def.default_session.clone());
+    let id = named.clone().unwrap_or_else(|| def.session_id());
+    let key = SessionKey::new(def.app.clone(), user.clone(), id.clone());
+    let found = if named.is_some() { own_session(def, store, &key).await? } else { None };
+    if found.is_some() {
+        refuse_initial(&init)?;
+        let branch = init.branch.clone().unwrap_or_default();
+        check_stored(def, store, At::Head(key.clone(), branch)).await?;
+        return Ok(begin_at(def, &init, key, Next::Head));
+    }
+    if let Some(branch) = init.branch.as_ref().filter(|branch| **branch != BranchName::main()) {
+        return Err(Error::not_found(format!("there is no session {key} that has a branch {branch:?}")));
+    }
+    check_custom(def, init.initial.as_ref())?;
+    let mut create = CreateSession::at(key.clone());
+    create.agent = Some(def.name.clone());
+    if named.is_none() && init.key.is_some() {
+        // A retried first request must find the session its first try made: the store derives the id from the key.
+        create.id = None;
+    }
+    if let Some(initial) = &init.initial {
+        crate::state::refuse_prefixed(&initial.node()?)?;
+        let mut changes = Changes::new();
+        changes.custom = Some(CustomChange::Set(initial.clone()));
+        changes.schema_version = Some(def.upcasters.version()).filter(|version| *version > 0);
+        create.changes = changes;
+    }
+    let work = Work::new(id, Content { custom: init.initial.clone(), ..Content::default() });
+    Ok(Started { work, place: place(&init, def, Some(key), Next::Fresh(Box::new(create))) })
+}
+
+async fn own_session(def: &Definition, store: &dyn Store, key: &SessionKey) -> Result<Option<crate::SessionRecord>> {
+    let found = store.session(key).await?;
+    match &found {
+        Some(record) if record.agent.as_ref().is_some_and(|agent| *agent != def.name) => Err(Error::conflict(format!(
+            "session {} belongs to another agent of this app: use another id",
+            SessionId::as_str(&key.id)
+        ))),
+        _ => Ok(found),
+    }
+}
+
+/// Refuses a state that this agent cannot go on with, where that can be told before a turn begins.
+async fn check_stored(def: &Definition, store: &dyn Store, at: At) -> Result<()> {
+    if def.schema.is_none() && def.upcasters.version() == 0 {
+        return Ok(());
+    }
+    let Some(state) = store.state(at).await? else { return Ok(()) };
+    let custom = def.upcasters.apply(state.schema_version(), state.custom().cloned())?;
+    check_custom(def, custom.as_ref())
+}

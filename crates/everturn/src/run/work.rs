@@ -1,0 +1,330 @@
+//! The working state of an invocation: what the handler sees and changes, and what of it is not written yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::artifact::Artifact;
+use crate::digest::{Digest, StateDigests, of_artifacts};
+use crate::event::Event;
+use crate::json::Json;
+use crate::message::{Message, Role};
+use crate::state::{Messages, PointState, ScopedState, StateDelta, View};
+use crate::turn::{ArtifactChange, Changes, CustomChange, Splice};
+use crate::{AgentName, Error, FinishReason, Result, SessionId, Usage};
+
+/// Whether the session can be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing has begun.
+    Idle,
+    /// A turn runs.
+    Turn,
+    /// No turn runs, and what is changed now becomes an edit.
+    Between,
+    /// The turn is over, and with it the right to write.
+    Ended,
+    /// The turn was aborted or lost.
+    Aborted,
+}
+
+/// What a state is made of, each piece shared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content {
+    pub(crate) messages: Messages,
+    pub(crate) custom: Option<Json>,
+    pub(crate) artifacts: Arc<Vec<Arc<Artifact>>>,
+    pub(crate) view: Option<Arc<View>>,
+}
+
+impl From<&PointState> for Content {
+    fn from(state: &PointState) -> Self {
+        Self {
+            messages: state.messages.clone(),
+            custom: state.custom.clone(),
+            artifacts: Arc::new(state.artifacts()),
+            view: state.view.clone(),
+        }
+    }
+}
+
+/// What was changed since the last record.
+#[derive(Default)]
+struct Pending {
+    splice: Option<Splice>,
+    events: Vec<Event>,
+    artifacts: Vec<ArtifactChange>,
+    custom: bool,
+    usage: Usage,
+}
+
+/// What the client has been told of the custom state in this turn.
+#[derive(Default)]
+pub(crate) struct Streamed {
+    /// The last it was told; nothing yet in this turn when absent.
+    pub(crate) last: Option<Option<Json>>,
+    /// It changed since, and there was no room to say so.
+    pub(crate) behind: bool,
+}
+
+pub(crate) struct Work {
+    pub(crate) session: SessionId,
+    pub(crate) phase: Phase,
+    pub(crate) now: Content,
+    /// The last good state: where a failure goes back to.
+    pub(crate) good: Content,
+    /// What the last record left, as the store knows it.
+    base: Content,
+    base_digests: Option<StateDigests>,
+    pending: Pending,
+    /// `app:` and `user:` keys as read in this turn, once they have been.
+    pub(crate) scopes: Option<ScopedState>,
+    /// Changes to them that are not written yet.
+    pub(crate) scope_delta: StateDelta,
+    /// `temp:` keys: this invocation only.
+    pub(crate) temp: BTreeMap<String, Json>,
+    pub(crate) streamed: Streamed,
+    pub(crate) turn_index: u64,
+    pub(crate) turns: u64,
+    pub(crate) line_usage: Usage,
+    /// What this invocation cost, failed turns too.
+    pub(crate) spent: Usage,
+    pub(crate) finish_reason: Option<FinishReason>,
+    pub(crate) label: Option<String>,
+    /// The version of the schema that the stored custom state was written with, where it is an older one.
+    pub(crate) older_schema: bool,
+}
+
+impl Work {
+    pub(crate) fn new(session: SessionId, content: Content) -> Self {
+        Self {
+            session,
+            phase: Phase::Idle,
+            good: content.clone(),
+            base: content.clone(),
+            now: content,
+            base_digests: None,
+            pending: Pending::default(),
+            scopes: None,
+            scope_delta: StateDelta::new(),
+            temp: BTreeMap::new(),
+            streamed: Streamed::default(),
+            turn_index: 0,
+            turns: 0,
+            line_usage: Usage::default(),
+            spent: Usage::default(),
+            finish_reason: None,
+            label: None,
+            older_schema: false,
+        }
+    }
+
+    /// Takes up what the store says stands at the place where it goes on. `good` is what a failure goes back to.
+    pub(crate) fn load(&mut self, state: &PointState, custom: Option<Json>, good: Content) {
+        self.base = Content::from(state);
+        self.base_digests = Some(state.tip.digests);
+        self.now = Content { custom, ..self.base.clone() };
+        self.good = good;
+        self.pending = Pending::default();
+        self.turns = state.turns();
+        self.line_usage = state.usage();
+    }
+
+    /// What was changed is written; the next change follows it.
+    pub(crate) fn settle(&mut self) {
+        self.base = self.now.clone();
+        self.base_digests = None;
+        self.pending = Pending::default();
+    }
+
+    /// What was changed did not count: back to the last good state.
+    pub(crate) fn roll_back(&mut self) {
+        self.now = self.good.clone();
+        self.base = self.good.clone();
+        self.base_digests = None;
+        self.pending = Pending::default();
+        self.scope_delta = StateDelta::new();
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        match self.phase {
+            Phase::Turn | Phase::Between => Ok(()),
+            Phase::Idle => Err(Error::invalid("no turn has begun: take one with next_turn first")),
+            Phase::Ended => Err(Error::fenced("the turn has ended: what is changed now would not be kept")),
+            Phase::Aborted => Err(Error::aborted("the turn was aborted: stop, nothing more is kept of it")),
+        }
+    }
+
+    pub(crate) fn add_messages(&mut self, agent: &AgentName, messages: Vec<Message>) -> Result<()> {
+        self.check_open()?;
+        for message in messages {
+            let message = message.without_snapshot_id()?;
+            let author = if message.role() == Role::User { "user" } else { agent.as_str() };
+            self.pending.events.push(Event::new(author).with_messages([message.clone()]));
+            self.now.messages.push(message);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_event(&mut self, event: Event) -> Result<()> {
+        self.check_open()?;
+        for message in &event.messages {
+            self.now.messages.push(message.clone());
+        }
+        if let Some(usage) = &event.usage {
+            self.spent.add(usage);
+        }
+        self.pending.events.push(event);
+        Ok(())
+    }
+
+    pub(crate) fn set_messages(&mut self, agent: &AgentName, messages: Vec<Message>) -> Result<()> {
+        self.check_open()?;
+        let messages = messages.into_iter().map(Message::without_snapshot_id).collect::<Result<Vec<_>>>()?;
+        let keep = self.base.messages.iter().zip(&messages).take_while(|(a, b)| a == b).count();
+        // What was added since the last record is part of the new list, or gone; its events keep what else they say.
+        for event in &mut self.pending.events {
+            event.messages.clear();
+        }
+        self.pending.events.retain(|event| *event != Event::new(event.author.clone()));
+        self.pending.splice = None;
+        self.now.messages.truncate(0);
+        for message in &messages {
+            self.now.messages.push(message.clone());
+        }
+        let rest = messages[keep..].to_vec();
+        if keep == self.base.messages.len() {
+            let events = rest.into_iter().map(|message| {
+                let author = if message.role() == Role::User { "user" } else { agent.as_str() };
+                Event::new(author).with_messages([message])
+            });
+            self.pending.events.extend(events);
+        } else {
+            self.pending.splice = Some(Splice { keep: keep as u64, messages: rest });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_custom(&mut self, custom: Option<Json>) -> Result<()> {
+        self.check_open()?;
+        self.now.custom = custom;
+        self.pending.custom = true;
+        Ok(())
+    }
+
+    pub(crate) fn put_artifact(&mut self, artifact: Artifact) -> Result<()> {
+        self.check_open()?;
+        artifact.check()?;
+        let shared = Arc::new(artifact.clone());
+        let list = Arc::make_mut(&mut self.now.artifacts);
+        match list.iter_mut().find(|other| other.name.is_some() && other.name == artifact.name) {
+            Some(slot) => *slot = shared,
+            None => list.push(shared),
+        }
+        self.pending.artifacts.push(ArtifactChange::Put(artifact));
+        Ok(())
+    }
+
+    pub(crate) fn remove_artifact(&mut self, name: &str) -> Result<bool> {
+        self.check_open()?;
+        let list = Arc::make_mut(&mut self.now.artifacts);
+        let before = list.len();
+        list.retain(|artifact| artifact.name.as_deref() != Some(name));
+        let found = list.len() < before;
+        if found {
+            self.pending.artifacts.push(ArtifactChange::Remove(name.to_owned()));
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn set_artifacts(&mut self, artifacts: Vec<Artifact>) -> Result<()> {
+        self.check_open()?;
+        artifacts.iter().try_for_each(Artifact::check)?;
+        self.now.artifacts = Arc::default();
+        self.pending.artifacts.clear();
+        self.pending.artifacts.push(ArtifactChange::Clear);
+        artifacts.into_iter().try_for_each(|artifact| self.put_artifact(artifact))
+    }
+
+    pub(crate) fn add_usage(&mut self, usage: Usage) -> Result<()> {
+        self.check_open()?;
+        self.pending.usage.add(&usage);
+        self.spent.add(&usage);
+        Ok(())
+    }
+
+    /// Events that are not written yet.
+    pub(crate) fn pending_events(&self) -> Vec<Event> {
+        self.pending.events.clone()
+    }
+
+    pub(crate) fn pending_usage(&self) -> Usage {
+        let mut usage = self.pending.usage;
+        self.pending.events.iter().filter_map(|event| event.usage.as_ref()).for_each(|spent| usage.add(spent));
+        usage
+    }
+
+    fn custom_changed(&self) -> bool {
+        (self.pending.custom || self.older_schema) && self.now.custom != self.base.custom
+    }
+
+    /// Whether there is anything to write.
+    pub(crate) fn is_changed(&self) -> bool {
+        let pending = &self.pending;
+        pending.splice.is_some()
+            || !pending.events.is_empty()
+            || !pending.artifacts.is_empty()
+            || !pending.usage.is_empty()
+            || self.custom_changed()
+    }
+
+    /// What is to be written now.
+    pub(crate) fn changes(&self, schema: u64) -> Changes {
+        let pending = &self.pending;
+        let custom = self.custom_changed().then(|| match &self.now.custom {
+            Some(custom) => CustomChange::Set(custom.clone()),
+            None => CustomChange::Clear,
+        });
+        let mut changes = Changes::new();
+        changes.schema_version = (self.older_schema || (custom.is_some() && schema > 0)).then_some(schema);
+        changes.splice.clone_from(&pending.splice);
+        changes.events.clone_from(&pending.events);
+        changes.artifacts.clone_from(&pending.artifacts);
+        changes.usage = pending.usage;
+        changes.custom = custom;
+        changes
+    }
+
+    /// The digests the state will have once what was changed is written. For sessions that are stored.
+    pub(crate) fn digests(&self) -> Result<StateDigests> {
+        let base = self.base_digests.unwrap_or(StateDigests::EMPTY);
+        let known = self.base_digests.is_some();
+        let (keep, mut chain) = match &self.pending.splice {
+            Some(splice) => {
+                let keep = usize::try_from(splice.keep).unwrap_or(usize::MAX);
+                (keep, self.base.messages.chain_at(keep)?)
+            }
+            None if known => (self.base.messages.len(), base.chain),
+            None => (0, Digest::ABSENT),
+        };
+        for message in self.now.messages.iter().skip(keep) {
+            chain = chain.chain(Digest::of_json(message.json())?);
+        }
+        let custom = match &self.now.custom {
+            _ if known && !self.custom_changed() => base.custom,
+            Some(custom) => Digest::of_json(custom)?,
+            None => Digest::ABSENT,
+        };
+        let artifacts = if known && self.pending.artifacts.is_empty() {
+            base.artifacts
+        } else {
+            let each = self.now.artifacts.iter().map(|artifact| Digest::of_json(&Json::from_value(&**artifact)?));
+            of_artifacts(&each.collect::<Result<Vec<_>>>()?)
+        };
+        let view = match &self.now.view {
+            _ if known => base.view,
+            Some(view) => Digest::of_json(&Json::from_value(&**view)?)?,
+            None => Digest::ABSENT,
+        };
+        Ok(StateDigests { chain, custom, artifacts, view })
+    }
+}
