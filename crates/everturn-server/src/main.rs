@@ -1,15 +1,14 @@
 //! The `everturn` command.
-//!
-//! Ctrl-C needs no handler here: it ends the process at once, and a store loses nothing that was acknowledged when its
-//! process dies.
 
+mod agents;
 mod cli;
+mod http;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-#[tokio::main(flavor = "current_thread")]
+#[tokio::main]
 async fn main() -> ExitCode {
     match cli::Everturn::parse().run().await {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,14 +1,17 @@
 //! What can be typed, one file per command.
 
 mod demo;
+mod serve;
+mod store;
 mod terminal;
 mod tree;
 
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use serve::Serve;
+use store::StoreSpec;
 use terminal::Style;
 
 /// Durable sessions for AI agents.
@@ -26,23 +29,27 @@ pub(crate) struct Everturn {
 
 const AFTER_HELP: &str = "\
 Examples:
-  everturn                          play the demo in ./.everturn/sessions.db and draw its tree
-  everturn --ascii | less           the same for a terminal without Unicode
-  everturn --store /tmp/trial.db    the same in another file
+  everturn                                   serve the demo agents on 127.0.0.1:4100
+  everturn serve --demo --addr 127.0.0.1:0   the same on any free port
+  everturn serve --demo --store memory:      the same, keeping nothing
+  everturn demo                              play a conversation in ./.everturn/sessions.db and draw its tree
+  everturn demo --ascii | less               the same for a terminal without Unicode
 
 Colours are used on a terminal unless NO_COLOR is set.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept (the default)
+    /// Serve agents and their sessions over HTTP (the default, with the demo agents)
+    Serve(Serve),
+    /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept
     Demo,
 }
 
 #[derive(Debug, Args)]
 struct Options {
-    /// The file that sessions are kept in; it and its directory are made when they are missing
-    #[arg(long, value_name = "PATH", default_value = "./.everturn/sessions.db", global = true)]
-    store: PathBuf,
+    /// Where sessions are kept: sqlite:PATH (made when it is missing) or memory:
+    #[arg(long, value_name = "STORE", default_value = "sqlite:./.everturn/sessions.db", global = true)]
+    store: StoreSpec,
     /// Draw with ASCII only; also chosen when the locale is not UTF-8
     #[arg(long, global = true)]
     ascii: bool,
@@ -51,8 +58,10 @@ struct Options {
 impl Everturn {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let style = Style::detect(self.options.ascii);
-        match self.command.unwrap_or(Command::Demo) {
-            Command::Demo => demo::run(&self.options.store, style, &mut io::stdout()).await,
+        let store = &self.options.store;
+        match self.command.unwrap_or_else(|| Command::Serve(Serve::demo())) {
+            Command::Serve(serve) => serve.run(store, &mut io::stdout()).await,
+            Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
         }
     }
 }
@@ -78,7 +87,7 @@ mod tests {
         for line in [&["everturn", "demo", "--ascii", "--store", "x"][..], &["everturn", "--store", "x", "--ascii"]] {
             let parsed = Everturn::try_parse_from(line).unwrap();
             assert!(parsed.options.ascii);
-            assert_eq!(parsed.options.store, PathBuf::from("x"));
+            assert_eq!(parsed.options.store, StoreSpec::Sqlite("x".into()));
         }
     }
 }

@@ -1,0 +1,106 @@
+//! The wire of Genkit's JavaScript client: one input a request, chunks as frames, a result at the end.
+
+mod frames;
+mod request;
+mod turn;
+mod wire;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{FromRequest, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use everturn::{AgentClient, Registry};
+
+use super::problem::Problem;
+use super::server::MAX_BODY;
+use request::{Lookup, read_lookup, read_turn};
+
+#[derive(Clone)]
+struct Hosted {
+    agents: Arc<Registry>,
+}
+
+impl Hosted {
+    fn agent(&self, name: &str) -> Result<Arc<dyn AgentClient>, Problem> {
+        self.agents.get(name).ok_or_else(|| Problem::not_found(format!("there is no agent '{name}' here")))
+    }
+}
+
+/// The routes below `/genkit`.
+pub(super) fn routes(agents: Registry) -> Router {
+    Router::new()
+        .route("/{name}", post(turn))
+        .route("/{name}/getSnapshot", post(snapshot))
+        .with_state(Hosted { agents: Arc::new(agents) })
+}
+
+async fn turn(
+    State(hosted): State<Hosted>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name)?;
+    let body = body(request).await?;
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let streams = accept.contains("text/event-stream");
+    match read_turn(&body) {
+        Ok(turn) if streams => Ok(turn::streamed(agent, turn)),
+        Ok(turn) => turn::plain(agent, turn).await,
+        Err(problem) if streams => Ok(turn::refused_stream(&problem)),
+        Err(problem) => Err(problem),
+    }
+}
+
+async fn snapshot(
+    State(hosted): State<Hosted>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name)?;
+    let body = body(request).await?;
+    let lookup = read_lookup(&body)?;
+    let missing = |what: &str, id: &str| Problem::not_found(format!("{what} '{id}' not found for agent '{name}'."));
+    let (found, missing) = match &lookup {
+        Lookup::Snapshot(id) => {
+            // Whether the agent keeps snapshots at all is asked first, whatever the id looks like.
+            let found = match id.parse() {
+                Ok(id) => agent.snapshot(id).await?,
+                Err(_) => agent.snapshot(wire::NO_SNAPSHOT).await?,
+            };
+            (found, missing("Snapshot", id))
+        }
+        Lookup::Session(id) => (agent.latest(id).await?, missing("Session", id.as_str())),
+    };
+    let found = found.ok_or(missing)?;
+    Ok(wire::answer(&wire::snapshot(found)?))
+}
+
+/// The whole body, if it is JSON and not too large.
+async fn body(request: Request) -> Result<String, Problem> {
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(Problem::invalid("send JSON, with the content type application/json")
+            .code(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let too_large = || {
+        Problem::invalid(format!("the body is larger than the limit of {MAX_BODY} bytes: send less"))
+            .code(StatusCode::PAYLOAD_TOO_LARGE)
+    };
+    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    // Said before it is sent, it is refused before it is read.
+    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > MAX_BODY as u64) {
+        return Err(too_large());
+    }
+    let bytes = axum::body::Bytes::from_request(request, &()).await.map_err(|rejected| {
+        match rejected.into_response().status() {
+            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+            status => Problem::invalid("the body could not be read to its end").code(status),
+        }
+    })?;
+    String::from_utf8(bytes.into()).map_err(|_| Problem::invalid("the body is not JSON: it is not UTF-8"))
+}

@@ -1,0 +1,72 @@
+//! Errors as clients of Genkit know them: a status in capitals, a message, details.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use everturn::{Error, TurnError};
+
+/// An error on its way to a client.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) error: TurnError,
+    code: Option<StatusCode>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: &str, message: impl Into<String>) -> Self {
+        Self { error: TurnError::new(status, message), code: None }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new("INVALID_ARGUMENT", message)
+    }
+
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new("NOT_FOUND", message)
+    }
+
+    /// The same under another HTTP code than the status stands for.
+    pub(crate) fn code(mut self, code: StatusCode) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    fn http(&self) -> StatusCode {
+        self.code.unwrap_or_else(|| http_code(&self.error.status))
+    }
+}
+
+/// The HTTP code that a status stands for.
+pub(crate) fn http_code(status: &str) -> StatusCode {
+    let code = match status {
+        "INVALID_ARGUMENT" | "FAILED_PRECONDITION" | "OUT_OF_RANGE" => 400,
+        "UNAUTHENTICATED" => 401,
+        "PERMISSION_DENIED" => 403,
+        "NOT_FOUND" => 404,
+        "ALREADY_EXISTS" | "ABORTED" => 409,
+        "RESOURCE_EXHAUSTED" => 429,
+        "CANCELLED" => 499,
+        "UNIMPLEMENTED" => 501,
+        "UNAVAILABLE" => 503,
+        "DEADLINE_EXCEEDED" => 504,
+        _ => 500,
+    };
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        if matches!(error.kind(), everturn::ErrorKind::Internal | everturn::ErrorKind::Corrupt) {
+            // What broke inside is for whoever runs the server.
+            tracing::error!(%error, "a request failed");
+            return Self::new(error.kind().status(), "internal error");
+        }
+        Self { error: TurnError::from(&error), code: None }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        (self.http(), Json(self.error)).into_response()
+    }
+}
