@@ -21,6 +21,12 @@ macro_rules! examples {
 }
 
 examples! {
+    agent_artifacts,
+    agent_branch,
+    agent_chat,
+    agent_client_state,
+    agent_loop,
+    agent_snapshots,
     artifacts,
     branch_and_rewind,
     durable_sqlite,
