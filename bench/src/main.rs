@@ -4,6 +4,8 @@
 //! Where a bar is in milliseconds, the machine's own time for an fsync is printed beside it.
 
 mod child;
+mod report;
+mod runtime;
 mod stats;
 mod store;
 mod workload;
@@ -11,6 +13,11 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+
+/// Counts what is allocated: a figure that does not change with the machine's mood.
+#[global_allocator]
+static ALLOCATIONS: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 /// Measures Everturn against the bars it is built to clear.
 #[derive(Parser)]
@@ -23,6 +30,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Store(store::Options),
+    Runtime(runtime::Options),
     /// One of several processes of a measurement; started by the benchmark itself.
     #[command(hide = true)]
     Child {
@@ -34,6 +42,7 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Store(options) => store::run(&options),
+        Command::Runtime(options) => runtime::run(&options),
         Command::Child { role } => role.play().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

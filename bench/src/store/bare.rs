@@ -6,8 +6,8 @@ use anyhow::Result;
 use everturn::store::SqliteStore;
 
 use super::bare_writer::{BareWriter, Batch, TurnBytes};
-use super::report::{Bar, Figure};
 use super::{Bench, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::{micros, typical};
 use crate::workload::{Reading, Talk, create, turn, turns};
 

@@ -7,8 +7,8 @@ use everturn::SnapshotId;
 use everturn::store::{CreateSession, SqliteStore, Start, Store};
 
 use super::flat::fill_logs;
-use super::report::{Bar, Figure};
 use super::{Bench, open_without_fsync, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::Interleaved;
 use crate::workload::{Reading, Talk, key, turn_from};
 

@@ -7,9 +7,9 @@ use anyhow::Result;
 use everturn::store::SqliteStore;
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::report::{Bar, Figure};
 use super::wal::Wal;
 use super::{Bench, files, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::median;
 use crate::workload::{Reading, Talk, create, turn, turns};
 

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use everturn::store::SqliteStore;
 
-use super::report::{Bar, Figure};
 use super::{Bench, files, progress};
+use crate::report::{Bar, Figure};
 use crate::workload::{Reading, Talk, create, turn};
 
 pub(super) const FIGURES: &[Figure] = &[Figure {

@@ -3,9 +3,9 @@
 use anyhow::{Context as _, Result, ensure};
 use everturn::store::{SqliteStore, Store as _, StoreExt as _, VerifyScope};
 
-use super::report::{Bar, Figure};
 use super::{Bench, progress};
 use crate::child::{Child, SHARED_EVERY};
+use crate::report::{Bar, Figure};
 use crate::workload::{create, key};
 
 pub(super) const FIGURES: &[Figure] = &[

@@ -7,8 +7,8 @@ use everturn::SessionKey;
 use everturn::store::SqliteStore;
 
 use super::flat::{SHORT_BEFORE, SHORT_TIMED, fill_logs};
-use super::report::{Bar, Figure};
 use super::{Bench, files, open_without_fsync, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::Interleaved;
 use crate::workload::{BigState, Content, Reading, Talk, create, prefill, timed_turn, turn};
 

@@ -8,8 +8,8 @@ use anyhow::Result;
 use everturn::SessionKey;
 use everturn::store::SqliteStore;
 
-use super::report::{Bar, Figure};
 use super::{Bench, open_without_fsync, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::Interleaved;
 use crate::workload::{Talk, create, prefill, timed_turn};
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 
 use super::flat::{FILL_LOG, SHORT_BEFORE, SHORT_TIMED};
-use super::report::{Bar, Figure};
 use super::{Bench, open_without_fsync, progress};
 use crate::child::Child;
+use crate::report::{Bar, Figure};
 use crate::stats::Interleaved;
 use crate::workload::{Talk, create, prefill};
 

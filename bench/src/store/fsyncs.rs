@@ -5,8 +5,8 @@ use everturn::store::SqliteOptions;
 use everturn_testvfs::FaultVfs;
 
 use super::group::{Crowd, SESSIONS};
-use super::report::{Bar, Figure};
 use super::{Bench, progress};
+use crate::report::{Bar, Figure};
 use crate::workload::{Talk, create, turns};
 
 pub(super) const FIGURES: &[Figure] = &[

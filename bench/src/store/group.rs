@@ -9,8 +9,8 @@ use everturn::store::SqliteStore;
 use tokio::task::JoinSet;
 
 use super::bare_writer::{BareWriter, Batch, TurnBytes};
-use super::report::{Bar, Figure};
 use super::{Bench, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::median;
 use crate::workload::{Reading, Talk, create, turn, turns as take_turns};
 

@@ -7,9 +7,9 @@ use anyhow::{Result, ensure};
 use everturn::store::{At, BranchChange, ForkSession, ListSnapshots, SqliteStore, Store as _, UnderLease};
 use everturn::{BranchName, Point, SessionId, SessionKey};
 
-use super::report::{Bar, Figure};
 use super::wal::Wal;
 use super::{Bench, files, open_without_fsync, progress};
+use crate::report::{Bar, Figure};
 use crate::stats::{median, millis};
 use crate::workload::{Reading, Talk, create, prefill, turn};
 

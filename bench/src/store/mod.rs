@@ -14,7 +14,6 @@ mod fsyncs;
 mod group;
 mod large;
 mod open;
-mod report;
 mod wal;
 
 use std::fs::File;
@@ -28,8 +27,8 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use everturn::store::{Durability, SqliteOptions, SqliteStore};
 
+use crate::report::{Bar, Figure, Report};
 use crate::stats::{median, millis};
-use report::{Bar, Figure, Report};
 
 /// Measures the SQLite store and says which bars it clears.
 ///

@@ -8,9 +8,9 @@ use everturn::SnapshotId;
 use everturn::store::{At, SqliteStore, Store as _};
 
 use super::branches::Line;
-use super::report::{Bar, Figure};
 use super::{Bench, files, open_without_fsync, progress};
 use crate::child::Child;
+use crate::report::{Bar, Figure};
 use crate::stats::{median, millis};
 use crate::workload::{Reading, Talk, create, turn, turns};
 

@@ -7,17 +7,17 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
 /// Something that is measured.
-pub(super) struct Figure {
+pub(crate) struct Figure {
     /// Its name in JSON, and for `--only`.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What it says, in words.
-    pub(super) what: &'static str,
-    pub(super) bar: Bar,
+    pub(crate) what: &'static str,
+    pub(crate) bar: Bar,
 }
 
 /// What a figure must reach.
 #[derive(Clone, Copy)]
-pub(super) enum Bar {
+pub(crate) enum Bar {
     AtMost(f64),
     Below(f64),
     AtLeast(f64),
@@ -46,14 +46,14 @@ impl Bar {
 }
 
 #[derive(Default)]
-pub(super) struct Report(Vec<(&'static Figure, f64)>);
+pub(crate) struct Report(Vec<(&'static Figure, f64)>);
 
 impl Report {
-    pub(super) fn add(&mut self, figure: &'static Figure, value: f64) {
+    pub(crate) fn add(&mut self, figure: &'static Figure, value: f64) {
         self.0.push((figure, value));
     }
 
-    pub(super) fn print(&self) {
+    pub(crate) fn print(&self) {
         let wide = |texts: &mut dyn Iterator<Item = usize>| texts.max().unwrap_or(0);
         let name = wide(&mut self.0.iter().map(|(figure, _)| figure.name.len()));
         let what = wide(&mut self.0.iter().map(|(figure, _)| figure.what.chars().count()));
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    pub(super) fn write_json(&self, path: &Path, quick: bool) -> Result<()> {
+    pub(crate) fn write_json(&self, path: &Path, quick: bool) -> Result<()> {
         let mut members: Map<String, Value> =
             self.0.iter().map(|(figure, value)| (figure.name.to_owned(), json!(value))).collect();
         members.insert("quick".to_owned(), json!(quick));
@@ -78,7 +78,7 @@ impl Report {
     }
 
     /// Names the bars that were missed; only a gate fails because of them.
-    pub(super) fn verdict(&self, check: bool) -> ExitCode {
+    pub(crate) fn verdict(&self, check: bool) -> ExitCode {
         let missed: Vec<_> = self.0.iter().filter(|(figure, value)| !figure.bar.cleared(*value)).collect();
         for (figure, value) in &missed {
             eprintln!("missed: {} is {}, the bar is {}", figure.name, shown(*value), figure.bar.text());

@@ -1,0 +1,48 @@
+//! The runtime's bars: what an agent costs beside its store, and how fast it streams.
+
+mod chunks;
+mod turns;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::report::Report;
+
+/// Measures agents in this process: their own time beside the store's, their stream, what they allocate.
+#[derive(Args)]
+#[command(after_long_help = "\
+Examples:
+  everturn-bench runtime                  everything, under a minute
+  everturn-bench runtime --check          the same, as a gate
+  everturn-bench runtime --json f         figures also to a file")]
+pub(crate) struct Options {
+    /// Also write the figures to this file, as one JSON object
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Exit with status 1 when a bar is missed, naming it
+    #[arg(long)]
+    check: bool,
+    /// Fewer samples, less certain
+    #[arg(long)]
+    quick: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut report = Report::default();
+    let samples = if options.quick { 300 } else { 1500 };
+    for (figure, value) in turns::FIGURES.iter().zip(tokio.block_on(turns::run(samples))?) {
+        report.add(figure, value);
+    }
+    for (figure, value) in chunks::FIGURES.iter().zip(tokio.block_on(chunks::run(options.quick))?) {
+        report.add(figure, value);
+    }
+    report.print();
+    if let Some(path) = &options.json {
+        report.write_json(path, options.quick)?;
+    }
+    Ok(report.verdict(options.check))
+}
