@@ -6,13 +6,14 @@
 //!
 //! Without Node, npm or a registry there is nothing to judge with: that is said loudly, and is a failure in CI.
 
+mod common;
+
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
 
+use common::{Server, sqlite_in};
 use tempfile::TempDir;
 
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/genkit");
@@ -22,9 +23,6 @@ const NODE: u32 = 20;
 
 /// For each file of tests. A client that spins starves its own timers, so the runner must end it from outside.
 const FILE_TIMEOUT: &str = "--test-timeout=120000";
-
-/// Longer than a loaded machine needs to start the binary.
-const STARTED: Duration = Duration::from_secs(30);
 
 #[test]
 fn genkits_own_client_works_on_a_sqlite_store() {
@@ -53,76 +51,6 @@ fn a_genkit_chat_goes_on_after_the_server_was_killed() {
         suite.run(&server, &["restart.mjs".into()], &[("EVERTURN_PHASE", phase), ("EVERTURN_NOTE", note)]);
         // Dropped here, and that is a kill.
     }
-}
-
-fn sqlite_in(dir: &Path) -> String {
-    format!("sqlite:{}", dir.join("store.db").display())
-}
-
-/// A running server, killed when dropped.
-struct Server {
-    child: Child,
-    url: String,
-    dir: PathBuf,
-}
-
-impl Server {
-    /// Starts the demo agents on a port of the system's choice, which the first lines of the output tell.
-    ///
-    /// The output goes to files: a pipe that nobody drains would stop the server when it is full.
-    fn start(dir: &Path, store: &str) -> Self {
-        let log = |name| File::create(dir.join(name)).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_everturn"))
-            .args(["serve", "--demo", "--addr", "127.0.0.1:0", "--store", store])
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .stdout(log("stdout"))
-            .stderr(log("stderr"))
-            .spawn()
-            .expect("the binary starts");
-        let mut server = Server { child, url: String::new(), dir: dir.to_owned() };
-        server.url = server.wait_for_url();
-        server
-    }
-
-    fn wait_for_url(&mut self) -> String {
-        let end = Instant::now() + STARTED;
-        loop {
-            if let Some(url) = url_in(&self.log("stdout")) {
-                return url;
-            }
-            if let Some(status) = self.child.try_wait().expect("the child can be asked") {
-                panic!("the server ended with {status}\n{}", self.logs());
-            }
-            assert!(Instant::now() < end, "the server has not said where it listens\n{}", self.logs());
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn log(&self, name: &str) -> String {
-        fs::read(self.dir.join(name))
-            .map_or_else(|e| e.to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn logs(&self) -> String {
-        format!("-- its stdout\n{}\n-- its stderr\n{}", self.log("stdout"), self.log("stderr"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself; whoever dropped it knows more about why than these errors do.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The first address in the whole lines of an output. A line still being written may hold half a port.
-fn url_in(output: &str) -> Option<String> {
-    let lines = &output[..output.rfind('\n')?];
-    let (_, rest) = lines.split_once("http://127.0.0.1:")?;
-    let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    (!port.is_empty()).then(|| format!("http://127.0.0.1:{port}"))
 }
 
 /// The scripts, copied to where they find the npm package: a module is resolved from its own place, whatever the working
