@@ -88,6 +88,7 @@ broken_stores! {
     partial_events_kept: |_| turns::KeepsPartialEvents => "states::partial_events_are_taken_and_not_kept";
     history_compacted: |_| turns::CompactionRewritesHistory => "states::a_compaction_changes_the_view_not_what_was_said";
     edits_under_a_lease: |_| turns::EditsUnderLease => "edits::an_edit_beside_a_running_turn_is_refused";
+    edits_never_beside: |_| turns::EditsNeverGoBeside => "edits::an_edit_may_go_beside_a_running_turn";
     aborts_of_nothing: |_| turns::AbortsNothing => "fences::an_abort_is_final";
     aborts_that_undo: |_| turns::AbortUndoes => "fences::aborting_what_has_ended_changes_nothing";
     the_ledger_forgotten: |_| turns::ForgetsTheLedger => "fences::taking_over_keeps_the_ledger";
@@ -131,6 +132,8 @@ broken_stores! {
     latest_without_pending: |_| reads::LatestIgnoresPending => "detached::the_newest_pending_snapshot_is_the_latest";
     latest_wherever_the_head: |_| reads::LatestIgnoresTheHead =>
         "snapshots::the_latest_is_the_nearest_at_or_before_the_head";
+    nearest_wherever_the_point: |_| reads::NearestIgnoresThePoint =>
+        "snapshots::the_nearest_is_found_from_any_point";
     only_taken_snapshots_counted: |_| reads::CountsTakenSnapshots => "turns::opportunities_count_whether_taken_or_not";
     versions_rewound: |_| reads::VersionsAreRewound => "artifacts::versions_are_never_rewound";
     versions_burnt: |_| reads::VoidsBurnVersions => "artifacts::a_void_turn_burns_no_version";

@@ -86,7 +86,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// wrong or the store unavailable). A side line that may not move the head completes with `on_head` unset.
     async fn end(&self, end: EndTurn) -> Result<Receipt>;
 
-    /// Writes an edit outside a turn; durable when acknowledged. `Busy` while a turn runs on the branch.
+    /// Writes an edit outside a turn; durable when acknowledged. `Busy` while a turn runs on the branch, unless it may go
+    /// beside it.
     async fn commit(&self, commit: Commit) -> Result<Receipt>;
 
     /// Aborts a running turn; final. A turn that has ended is left as it is.

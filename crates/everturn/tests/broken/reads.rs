@@ -237,6 +237,20 @@ impl Breakage for LatestIgnoresTheHead {
     }
 }
 
+/// The nearest snapshot is the head's, whatever the point.
+#[derive(Debug)]
+pub(crate) struct NearestIgnoresThePoint;
+
+#[async_trait]
+impl Breakage for NearestIgnoresThePoint {
+    async fn snapshot(&self, inner: &Inner, which: SnapshotRef) -> Result<Option<Snapshot>> {
+        match which {
+            SnapshotRef::Nearest(key, _) => inner.snapshot(SnapshotRef::LatestResumable(key)).await,
+            other => inner.snapshot(other).await,
+        }
+    }
+}
+
 /// Only snapshots that were taken are counted.
 #[derive(Debug)]
 pub(crate) struct CountsTakenSnapshots;

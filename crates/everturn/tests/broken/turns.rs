@@ -319,6 +319,20 @@ impl Breakage for EditsUnderLease {
     }
 }
 
+/// An edit always waits for the turn that runs.
+#[derive(Debug)]
+pub(crate) struct EditsNeverGoBeside;
+
+#[async_trait]
+impl Breakage for EditsNeverGoBeside {
+    async fn commit(&self, inner: &Inner, mut commit: Commit) -> Result<Receipt> {
+        if !inner.running(Some(&commit.session)).await?.is_empty() {
+            commit.if_moved = IfMoved::Refuse;
+        }
+        inner.commit(commit).await
+    }
+}
+
 /// An abort only says so.
 #[derive(Debug)]
 pub(crate) struct AbortsNothing;

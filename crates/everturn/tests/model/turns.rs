@@ -396,10 +396,11 @@ impl Model {
         let branch = request.branch.clone().unwrap_or_default();
         let head = self.sessions[session].heads.get(&branch).ok_or(ErrorKind::NotFound)?.node;
         let moved = request.expect.filter(|expect| *expect != self.nodes[head].point);
+        let held = self.holder(session, &branch).is_some();
         let base = match (moved, request.if_moved) {
             (Some(_), IfMoved::Refuse) => return Err(ErrorKind::Conflict),
             (Some(expect), IfMoved::SideLine) => self.resumable(session, expect)?,
-            (None, _) if self.holder(session, &branch).is_some() => return Err(ErrorKind::Busy),
+            (None, IfMoved::Refuse) if held => return Err(ErrorKind::Busy),
             (None, _) => head,
         };
         let mut state = self.nodes[base].state.clone();
@@ -407,7 +408,7 @@ impl Model {
         if request.snapshot.as_ref().is_some_and(|new| self.snap(new.id).is_some()) {
             return Err(ErrorKind::AlreadyExists);
         }
-        let on_head = moved.is_none();
+        let on_head = moved.is_none() && !held;
         if on_head {
             self.lose(session, &branch);
         }

@@ -85,3 +85,17 @@ pub(super) async fn an_edit_of_an_old_head_does_not_wait(t: Bench) -> Check {
     holds(t.store.end(end(begun.fence, "three")).await?.on_head, "the turn ends on the head")?;
     same(t.texts(&key).await?, told(&["one", "two", "three"]), "what is at the head")
 }
+
+pub(super) async fn an_edit_may_go_beside_a_running_turn(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let head = t.say(&key, "one").await?.point;
+    let begun = t.begin(&key, "two").await?;
+    let (id, commit) = (t.snapshot_id(), edit(&key, "beside").expect(head).or_side_line());
+    let receipt = t.store.commit(commit.snapshot(NewSnapshot::new(id))).await?;
+    holds(!receipt.on_head, "an edit beside a running turn is not on the head")?;
+    let beside = t.texts_at(At::Point(key.clone(), receipt.point)).await?;
+    same(beside, [told(&["one"]), vec!["beside".into()]].concat(), "what is at the edit's point")?;
+    holds(t.store.end(end(begun.fence, "two")).await?.on_head, "the turn ends on the head")?;
+    same(t.texts(&key).await?, told(&["one", "two"]), "what is at the head")?;
+    holds(t.snapshot(id).await?.is_resumable(), "the edit can be gone on from")
+}

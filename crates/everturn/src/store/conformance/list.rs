@@ -54,6 +54,7 @@ macro_rules! __conformance_list {
             an_edit_may_insist_on_its_head: "An edit of a moved head is a `Conflict`, or kept beside the line.",
             an_edit_of_an_old_head_does_not_wait: "An edit kept beside the line waits for no turn.",
             racing_edits_of_one_head_have_one_winner: "Of racing edits of one head exactly one succeeds.",
+            an_edit_may_go_beside_a_running_turn: "An edit that may leave the head never waits for a turn.",
         }
         voids {
             a_failed_turn_leaves_the_head_where_it_was: "A failed turn moves no head and frees its branch.",
@@ -207,6 +208,7 @@ macro_rules! __conformance_list {
             a_turn_without_a_snapshot_leaves_none: "A snapshot is taken only where one is asked for.",
             the_latest_is_the_nearest_at_or_before_the_head: "The latest is the nearest at or before `main`'s head.",
             snapshots_inside_a_turn_that_failed_are_not_the_latest: "Snapshots of void turns are on no later line.",
+            the_nearest_is_found_from_any_point: "The nearest is the last completed one at or before a point's line.",
             a_digest_finds_the_newest_on_the_line: "A digest finds the newest snapshot on the session's line.",
             snapshots_are_listed_in_the_order_of_the_log: "Snapshots are listed in the log's order, orphans on request.",
             pages_of_snapshots_neither_repeat_nor_hide: "Pages of snapshots neither repeat nor hide one.",

@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use super::bench::{Bench, answer, edit, end, failure, iteration, json, told, turn, turn_at};
 use super::verdict::{Check, holds, refused, same};
-use crate::store::{At, Cursor, ListSnapshots, SnapshotRef, StoreExt};
-use crate::{Changes, Clock, ErrorKind, FinishReason, NewSnapshot, SnapshotEvent, SnapshotId, SnapshotStatus};
+use crate::store::{At, Cursor, ForkSession, ListSnapshots, SnapshotRef, StoreExt};
+use crate::{
+    Changes, Clock, ErrorKind, FinishReason, NewSnapshot, Point, SessionId, SessionKey, SnapshotEvent, SnapshotId,
+    SnapshotStatus,
+};
 
 pub(super) async fn a_snapshot_names_its_point(t: Bench) -> Check {
     let key = t.session("s").await?;
@@ -96,6 +99,36 @@ pub(super) async fn a_digest_finds_the_newest_on_the_line(t: Bench) -> Check {
     same(by(at_one.digest).await?, Some(again), "the newest of two")?;
     t.rewind(&key, at_one.point).await?;
     same(by(at_one.digest).await?, Some(one), "the newest on the line after a rewind")
+}
+
+pub(super) async fn the_nearest_is_found_from_any_point(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let near = async |key: &SessionKey, point: Point| -> Check<Option<SnapshotId>> {
+        let found = t.second().await?.snapshot(SnapshotRef::Nearest(key.clone(), point)).await?;
+        Ok(found.map(|snapshot| snapshot.snapshot_id))
+    };
+    let start = t.say(&key, "none yet").await?.point;
+    same(near(&key, start).await?, None, "before the first one")?;
+    let (one, at_one) = t.snap(&key, "one").await?;
+    let two = t.say(&key, "two").await?.point;
+    let (lost, _) = t.fail_snap(&key, "lost").await?;
+    let (three, at_three) = t.snap(&key, "three").await?;
+    same(near(&key, at_one.point).await?, Some(one), "at its own point")?;
+    same(near(&key, two).await?, Some(one), "at a point between two")?;
+    same(near(&key, at_three.point).await?, Some(three), "at the head")?;
+    let side = t.run(turn_at(one, "instead"), "instead").await?.point;
+    same(near(&key, side).await?, Some(one), "on another line")?;
+    holds(near(&key, t.snapshot(lost).await?.point).await? != Some(lost), "what failed is nobody's nearest")?;
+    t.rewind(&key, at_one.point).await?;
+    same(near(&key, at_three.point).await?, Some(three), "wherever the head stands")?;
+    let mut fork = ForkSession::at(At::Point(key.clone(), two));
+    fork.id = Some(SessionId::new("fork")?);
+    let fork = t.store.fork(fork).await?.key();
+    let own = t.second().await?.latest(&fork).await?.map(|snapshot| snapshot.snapshot_id);
+    same(near(&fork, t.head(&fork).await?).await?, own, "at a fork's beginning")?;
+    same(near(&fork, two).await?, Some(one), "in what a fork inherited")?;
+    same(near(&key, Point::new(9999)).await?, None, "at no point")?;
+    same(near(&super::bench::key("unknown"), two).await?, None, "in no session")
 }
 
 pub(super) async fn snapshots_are_listed_in_the_order_of_the_log(t: Bench) -> Check {

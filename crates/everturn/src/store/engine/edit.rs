@@ -19,23 +19,25 @@ pub(crate) fn commit(
     let branch = request.branch.clone().unwrap_or_default();
     let mut head = head_of(ctx.tx, &session, &branch)?.ok_or_else(|| no_branch(&branch))?;
     let moved = request.expect.filter(|expect| expect.seq() != head.seq);
-    let base = match (moved, request.if_moved) {
-        (Some(expect), IfMoved::Refuse) => {
+    let holder = match moved {
+        Some(_) => None,
+        None => ctx.lease_holder(&mut session, &mut head)?,
+    };
+    let base = match (moved, request.if_moved, &holder) {
+        (Some(expect), IfMoved::Refuse, _) => {
             return Err(Error::conflict(format!(
                 "the head of {branch:?} is at {}, not at {expect}: read again and decide",
                 head.seq
             )));
         }
-        (Some(expect), IfMoved::SideLine) => ctx.resumable_point(&session, expect)?,
-        (None, _) => {
-            if let Some(holder) = ctx.lease_holder(&mut session, &mut head)? {
-                return Err(Error::busy(format!(
-                    "turn {} holds the branch {branch:?}: wait until it has ended",
-                    TurnId { session: num, begin: holder.begin }
-                )));
-            }
-            ctx.meta(head.place())?
+        (Some(expect), IfMoved::SideLine, _) => ctx.resumable_point(&session, expect)?,
+        (None, IfMoved::Refuse, Some(holder)) => {
+            return Err(Error::busy(format!(
+                "turn {} holds the branch {branch:?}: wait until it has ended",
+                TurnId { session: num, begin: holder.begin }
+            )));
         }
+        (None, _, _) => ctx.meta(head.place())?,
     };
     let Some(prepared) = prepared.filter(|p| p.base.is_none_or(|seq| seq == base.seq)) else {
         return Ok(Step::Rebase(base.place()));
@@ -43,7 +45,7 @@ pub(crate) fn commit(
     if let Some(new) = &request.snapshot {
         ctx.check_snapshot_id(new.id, None)?;
     }
-    let on_head = moved.is_none();
+    let on_head = moved.is_none() && holder.is_none();
     let segment = if on_head {
         ctx.lose(&mut session, &mut head)?;
         ctx.segment_after(&session, &mut head)?

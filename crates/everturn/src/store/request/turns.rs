@@ -250,10 +250,10 @@ impl EndTurn {
     }
 }
 
-/// What an edit does when the head has moved.
+/// What an edit does when the head has moved, or is about to: when a turn runs on the branch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfMoved {
-    /// It is refused as `Conflict`.
+    /// It is refused: as `Conflict` when the head has moved, as `Busy` while a turn runs.
     #[default]
     Refuse,
     /// It is kept on its old point, off the head.
@@ -312,7 +312,7 @@ impl Commit {
         self
     }
 
-    /// The same, kept off the head when it has moved.
+    /// The same, kept off the head when that has moved, or when a turn runs on the branch.
     #[must_use]
     pub fn or_side_line(mut self) -> Self {
         self.if_moved = IfMoved::SideLine;
