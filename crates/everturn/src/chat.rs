@@ -118,19 +118,20 @@ impl Chat {
         self.snapshot = output.snapshot_id.or(self.snapshot.filter(|_| output.error.is_some()));
         self.state = output.state.clone();
         let branch = self.next.branch.take().filter(|_| output.on_head);
-        self.next = match (self.agent.info().state_management, output.point, output.on_head) {
-            (StateManagement::Client, ..) => {
+        let session = output.session_id.clone();
+        self.next = match (self.agent.info().state_management, output.on_head) {
+            (StateManagement::Client, _) => {
                 let next = Init::state(output.state.to_session_state());
                 Init { signature: output.signature.clone(), ..next }
             }
-            (StateManagement::Server, Some(point), false) => {
-                // Beside the head: the chat goes on with its own line, not with what others made of the session.
-                match output.snapshot_id {
-                    Some(id) => Init::snapshot(id).of_session(output.session_id.clone()),
-                    None => Init::session(output.session_id.clone()).at(point),
-                }
-            }
-            (StateManagement::Server, ..) => Init::session(output.session_id.clone()),
+            (StateManagement::Server, true) => Init::session(session),
+            // Beside the head: the chat goes on with its own line, not with what others made of the session. An agent
+            // far away may tell of snapshots only.
+            (StateManagement::Server, false) => match (output.point, output.snapshot_id) {
+                (Some(point), _) => Init::session(session).at(point),
+                (None, Some(id)) => Init::snapshot(id).of_session(session),
+                (None, None) => Init::session(session),
+            },
         };
         self.next.branch = branch;
     }

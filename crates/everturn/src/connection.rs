@@ -1,6 +1,6 @@
 //! A conversation with an agent that is running.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -25,7 +25,9 @@ pub struct Connection {
     pub(crate) chunks: Receiver,
     pub(crate) finished: watch::Receiver<Option<Finished>>,
     pub(crate) cancel: CancellationToken,
+    /// The session as far as it was known at the start, and as the first turn found it.
     pub(crate) session: SessionId,
+    pub(crate) begun: Arc<OnceLock<SessionId>>,
     pub(crate) invocation: InvocationId,
     pub(crate) custom: Option<Json>,
 }
@@ -34,7 +36,7 @@ impl Connection {
     /// The session it is with. Where the first turn has a key and no session was named, known once that turn began.
     #[must_use]
     pub fn session_id(&self) -> &SessionId {
-        &self.session
+        self.begun.get().unwrap_or(&self.session)
     }
 
     /// The invocation it started.

@@ -48,6 +48,7 @@ mod live;
 mod message;
 pub mod model;
 mod patch;
+mod peer;
 mod run;
 mod session;
 mod snapshot;
@@ -75,9 +76,10 @@ pub use ids::{
     UserId,
 };
 pub use json::Json;
-pub use live::{ReadState, Session, StateMap, Turn};
+pub use live::{MemoryTranscript, ReadState, Session, StateMap, StoredTranscript, Transcript, Turn};
 pub use message::{Message, Part, PartKind, Role};
 pub use patch::Patch;
+pub use peer::Peer;
 pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};

@@ -42,12 +42,11 @@ mod transform;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 pub use builder::AgentBuilder;
@@ -65,7 +64,6 @@ pub use transform::Caller;
 
 use crate::chat::Chat;
 use crate::connection::Connection;
-use crate::live::current_run;
 use crate::run::{self, Run, drive};
 use crate::store::Store;
 use crate::stream::channel;
@@ -73,7 +71,7 @@ use crate::turn::Input;
 use crate::{AgentName, AppName, Result, UserId};
 
 /// Inputs that may wait on a connection.
-const MAX_QUEUED_INPUTS: usize = 64;
+pub(crate) const MAX_QUEUED_INPUTS: usize = 64;
 
 /// What a custom state must be able to do: be written, be read, and begin as something.
 pub trait CustomState: Serialize + DeserializeOwned + Default + Send + Sync + 'static {}
@@ -151,26 +149,11 @@ impl<S: CustomState> Agent<S> {
 async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Connection> {
     let invocation = init.invocation.clone().unwrap_or_else(|| def.invocation_id());
     let started = run::resolve(def, user, init).await?;
+    let session = started.work.session.clone();
     let (inputs, queued) = mpsc::channel(MAX_QUEUED_INPUTS);
     let (out, chunks) = channel(def.limits);
-    let cancel = CancellationToken::new();
-    let session = started.work.session.clone();
-    let custom = None;
-    let run = Arc::new(Run {
-        def: def.clone(),
-        caller: Caller { agent: def.name.clone(), user: user.clone(), session: Some(session.clone()) },
-        invocation: invocation.clone(),
-        out,
-        cancel: cancel.clone(),
-        parent: current_run(),
-        inputs: tokio::sync::Mutex::new(queued),
-        work: Mutex::new(started.work),
-        custom_writers: Mutex::new(()),
-        place: tokio::sync::Mutex::new(started.place),
-        running: Mutex::new(None),
-        stop: Mutex::new(None),
-        stopped: tokio::sync::Notify::new(),
-    });
+    let run = Arc::new(Run::new(def.clone(), user.clone(), invocation.clone(), started, queued, out));
+    let (cancel, begun) = (run.cancel.clone(), run.session.clone());
     let (tell, finished) = watch::channel(None);
     tokio::spawn(
         async move {
@@ -179,5 +162,5 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
         }
         .in_current_span(),
     );
-    Ok(Connection { inputs: Some(inputs), chunks, finished, cancel, session, invocation, custom })
+    Ok(Connection { inputs: Some(inputs), chunks, finished, cancel, session, begun, invocation, custom: None })
 }

@@ -56,7 +56,9 @@ impl SharedState {
         }
     }
 
-    pub(crate) fn from_session_state(state: SessionState) -> Self {
+    /// A state that came over a wire, to be shared.
+    #[must_use]
+    pub fn from_session_state(state: SessionState) -> Self {
         let mut messages = Messages::default();
         state.messages.into_iter().for_each(|message| messages.push(message));
         Self {
@@ -117,6 +119,29 @@ pub struct Output {
 }
 
 impl Output {
+    /// An output in which nothing has happened yet. For those who bring one from elsewhere.
+    #[must_use]
+    pub fn new(session_id: SessionId, invocation_id: InvocationId) -> Self {
+        let state = SharedState { session: Some(session_id.clone()), ..SharedState::default() };
+        Self {
+            session_id,
+            invocation_id,
+            output: None,
+            message: None,
+            state,
+            signature: None,
+            snapshot_id: None,
+            snapshot_ids: Vec::new(),
+            artifacts: Vec::new(),
+            finish_reason: None,
+            error: None,
+            usage: Usage::default(),
+            point: None,
+            on_head: false,
+            unprocessed: Vec::new(),
+        }
+    }
+
     /// The text of its message.
     #[must_use]
     pub fn text(&self) -> String {

@@ -3,13 +3,17 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
+
 use super::SharedState;
+use crate::run::panic_text;
 use crate::snapshot::SnapshotEvent;
 use crate::store::{At, Store};
-use crate::{Digest, Point, Result, SnapshotId};
+use crate::{Digest, Error, Point, Result, SnapshotId};
 
 type Decide = dyn Fn(SnapshotContext) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync;
 
@@ -76,16 +80,20 @@ impl SnapshotPolicy {
         matches!(self.0, Kind::Never)
     }
 
-    pub(crate) async fn decide(&self, context: SnapshotContext) -> bool {
+    pub(crate) async fn decide(&self, context: SnapshotContext) -> Result<bool> {
         match &self.0 {
-            Kind::Always => true,
-            Kind::Never => false,
-            Kind::On(events) => events.contains(&context.event),
+            Kind::Always => Ok(true),
+            Kind::Never => Ok(false),
+            Kind::On(events) => Ok(events.contains(&context.event)),
             Kind::OnChange(events) => {
-                events.contains(&context.event)
-                    && context.prev.as_ref().is_none_or(|prev| prev.digest != context.digest)
+                let changed = context.prev.as_ref().is_none_or(|prev| prev.digest != context.digest);
+                Ok(changed && events.contains(&context.event))
             }
-            Kind::When(decide) => decide(context).await,
+            // A function that panics must not take the invocation with it.
+            Kind::When(decide) => AssertUnwindSafe(async { decide(context).await })
+                .catch_unwind()
+                .await
+                .map_err(|panic| Error::internal(format!("the snapshot policy panicked: {}", panic_text(&*panic)))),
         }
     }
 

@@ -23,6 +23,9 @@ impl<S: CustomState> Agent<S> {
     /// A session's latest snapshot with its state: the newest that is pending, else the nearest to the head.
     pub async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>> {
         let store = self.own_store()?;
+        if !self.owns(store, &self.key(session)).await? {
+            return Ok(None);
+        }
         match store.snapshot(SnapshotRef::Latest(self.key(session))).await? {
             Some(found) => self.shown(store, found).await.map(Some),
             None => Ok(None),
@@ -35,9 +38,13 @@ impl<S: CustomState> Agent<S> {
         session: &SessionId,
         query: impl FnOnce(ListSnapshots) -> ListSnapshots,
     ) -> Result<Page<Snapshot>> {
-        let mut query = query(ListSnapshots::of(self.key(session)));
-        query.session = self.key(session);
-        self.own_store()?.snapshots(query).await
+        let (store, key) = (self.own_store()?, self.key(session));
+        if !self.owns(store, &key).await? {
+            return Err(Error::not_found(format!("agent '{}' has no session {session}", self.def.name)));
+        }
+        let mut query = query(ListSnapshots::of(key.clone()));
+        query.session = key;
+        store.snapshots(query).await
     }
 
     /// Labels a snapshot, or takes its label away.
@@ -82,9 +89,13 @@ impl<S: CustomState> Agent<S> {
         if key.app != self.def.app || key.user != self.user {
             return Ok(None);
         }
+        Ok(self.owns(store, key).await?.then_some(found))
+    }
+
+    /// Whether there is such a session, and not of another agent of the same app.
+    async fn owns(&self, store: &dyn Store, key: &SessionKey) -> Result<bool> {
         let owner = store.session(key).await?;
-        let mine = owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name));
-        Ok(mine.then_some(found))
+        Ok(owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name)))
     }
 
     async fn shown(&self, store: &dyn Store, mut snapshot: Snapshot) -> Result<Snapshot> {
@@ -92,15 +103,17 @@ impl<S: CustomState> Agent<S> {
         let mut travels = state.to_session_state();
         travels.session_id = Some(snapshot.session_id.clone());
         travels.custom = self.def.upcasters.apply(state.schema_version(), travels.custom)?;
-        if let Some(last) = travels.messages.last_mut() {
-            *last = last.with_snapshot_id(snapshot.snapshot_id);
-        }
         let caller = Caller {
             agent: self.def.name.clone(),
             user: self.user.clone(),
             session: Some(snapshot.session_id.clone()),
         };
-        snapshot.state = Some(self.def.transforms.session_state(travels, &caller)?);
+        let mut shown = self.def.transforms.session_state(travels, &caller)?;
+        // After the transform, which may have made the message anew.
+        if let Some(last) = shown.messages.last_mut() {
+            *last = last.with_snapshot_id(snapshot.snapshot_id);
+        }
+        snapshot.state = Some(shown);
         Ok(snapshot)
     }
 }

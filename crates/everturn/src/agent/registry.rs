@@ -45,7 +45,24 @@ pub struct AgentInfo {
     pub state_schema: Option<Json>,
 }
 
-/// What can be asked of an agent wherever it runs. [`Agent`] is one in this process.
+impl AgentInfo {
+    /// An agent about which only this is known. For those who bring it from elsewhere.
+    #[must_use]
+    pub fn new(name: AgentName, app: AppName, state_management: StateManagement) -> Self {
+        Self {
+            name,
+            description: None,
+            app,
+            state_management,
+            abortable: false,
+            transformed: false,
+            state_schema: None,
+        }
+    }
+}
+
+/// What can be asked of an agent wherever it runs. [`Agent`] is one in this process; for one in another, make
+/// connections with [`Connection::to_peer`].
 #[async_trait]
 pub trait AgentClient: Send + Sync {
     /// What is known about it.

@@ -1,9 +1,11 @@
 //! What leaves an agent, shaped on its way out.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::SharedState;
+use crate::run::panic_text;
 use crate::state::SessionState;
 use crate::stream::Chunk;
 use crate::{AgentName, Error, ErrorKind, Result, SessionId, UserId};
@@ -39,7 +41,7 @@ impl Transforms {
         match &self.state {
             None => Ok(state),
             Some(transform) => {
-                let shaped = transform(state.to_session_state(), caller).map_err(withheld)?;
+                let shaped = guarded(|| transform(state.to_session_state(), caller))?;
                 Ok(SharedState::from_session_state(shaped))
             }
         }
@@ -48,20 +50,25 @@ impl Transforms {
     pub(crate) fn session_state(&self, state: SessionState, caller: &Caller) -> Result<SessionState> {
         match &self.state {
             None => Ok(state),
-            Some(transform) => transform(state, caller).map_err(withheld),
+            Some(transform) => guarded(|| transform(state, caller)),
         }
     }
 
     pub(crate) fn chunk(&self, chunk: Chunk, caller: &Caller) -> Result<Option<Chunk>> {
         match &self.chunk {
             None => Ok(Some(chunk)),
-            Some(transform) => transform(chunk, caller).map_err(withheld),
+            Some(transform) => guarded(|| transform(chunk, caller)),
         }
     }
 }
 
-fn withheld(error: Error) -> Error {
-    Error::new(ErrorKind::Internal, "the agent's transform failed, so nothing is shown").with_source(error)
+/// Runs a transform. One that panics has failed like one that says so: it must not take the invocation with it.
+fn guarded<T>(transform: impl FnOnce() -> Result<T>) -> Result<T> {
+    let shaped = catch_unwind(AssertUnwindSafe(transform))
+        .unwrap_or_else(|panic| Err(Error::internal(format!("it panicked: {}", panic_text(&*panic)))));
+    shaped.map_err(|error| {
+        Error::new(ErrorKind::Internal, "the agent's transform failed, so nothing is shown").with_source(error)
+    })
 }
 
 impl fmt::Debug for Transforms {

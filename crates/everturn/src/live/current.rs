@@ -41,7 +41,7 @@ impl<S: CustomState> Session<S> {
     }
 
     /// A future in which [`Session::current`] is this session.
-    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> {
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F, S> {
         in_scope(self.run().clone(), future)
     }
 }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::json::{Json, Node};
 use crate::run::Run;
+use crate::run::begin::{needs_store, shared_key, shared_part};
 use crate::run::work::Work;
 use crate::state::{Scope, ScopedState, split_key};
 use crate::{Error, Result, StateDelta};
@@ -52,6 +53,9 @@ impl StateMap {
         if let Some(key) = delta.set.keys().chain(&delta.remove).find(|key| split_key(key).1.is_empty()) {
             return Err(Error::invalid(format!("the state key {key:?} has no name: give it one after its prefix")));
         }
+        if let Some(key) = shared_key(&delta).filter(|_| self.run.def.store.is_none()) {
+            return Err(needs_store(key));
+        }
         let session = delta.of_scope(Scope::Session);
         if !session.is_empty() {
             self.run.write_custom(|custom| {
@@ -65,12 +69,7 @@ impl StateMap {
         let temp = delta.of_scope(Scope::Temp);
         work.temp.retain(|key, _| !temp.remove.contains(key));
         work.temp.extend(temp.set);
-        let shared = |key: &String| matches!(split_key(key).0, Scope::App | Scope::User);
-        let shared = StateDelta {
-            set: delta.set.into_iter().filter(|(key, _)| shared(key)).collect(),
-            remove: delta.remove.into_iter().filter(shared).collect(),
-        };
-        work.scope_delta.then(&shared);
+        work.scope_delta.then(&shared_part(&delta));
         Ok(())
     }
 

@@ -4,9 +4,11 @@ mod current;
 mod keys;
 mod overlay;
 mod session;
+mod transcript;
 mod turn;
 
 pub(crate) use current::{current_run, in_scope};
 pub use keys::{ReadState, StateMap};
 pub use session::Session;
+pub use transcript::{MemoryTranscript, StoredTranscript, Transcript};
 pub use turn::Turn;

@@ -6,16 +6,14 @@ use std::sync::{Arc, PoisonError};
 use super::keys::StateMap;
 use super::overlay::overlay;
 use super::turn::Turn;
-use crate::agent::failure::{Failure, Handled};
+use crate::agent::failure::Handled;
 use crate::agent::{CustomState, SharedState};
 use crate::artifact::Artifact;
 use crate::event::Event;
 use crate::json::Json;
 use crate::message::Message;
 use crate::run::Run;
-use crate::run::begin::Beginning;
-use crate::run::end::{After, Ending};
-use crate::run::work::Phase;
+use crate::run::changing::Changing;
 use crate::session::SessionKey;
 use crate::state::Messages;
 use crate::store::{
@@ -58,7 +56,7 @@ impl<S: CustomState> Session<S> {
     /// Its owner.
     #[must_use]
     pub fn user(&self) -> &UserId {
-        &self.run.caller.user
+        &self.run.user
     }
 
     /// The invocation that runs on it.
@@ -184,7 +182,7 @@ impl<S: CustomState> Session<S> {
     pub async fn state(&self) -> Result<StateMap> {
         let loaded = self.run.work().scopes.is_some();
         if !loaded && let Some(store) = &self.run.def.store {
-            let scopes = store.scopes(&self.run.def.app, Some(&self.run.caller.user)).await?;
+            let scopes = store.scopes(&self.run.def.app, Some(&self.run.user)).await?;
             self.run.work().scopes = Some(scopes);
         }
         Ok(StateMap::of(self.run.clone()))
@@ -193,7 +191,8 @@ impl<S: CustomState> Session<S> {
     /// The events of its line, those of this turn that are not written yet at the end.
     pub async fn events(&self) -> Result<Vec<Event>> {
         let mut events = Vec::new();
-        if let Some((store, key, point)) = self.stored_point().await {
+        let at = self.run.work().at;
+        if let (Ok((store, key)), Some(point)) = (self.stored(), at) {
             let mut query = EventQuery::at(At::Point(key, point)).limit(MAX_PAGE);
             loop {
                 let page = store.events(query.clone()).await?;
@@ -281,17 +280,11 @@ impl<S: CustomState> Session<S> {
     }
 
     /// The next turn, for a handler that takes its turns itself: ends the one that is open, waits for an input, begins
-    /// a turn with it. Nothing once there will be no more inputs.
+    /// a turn with it. Nothing once there will be no more inputs, or when a turn with the same key was there before.
+    ///
+    /// Waiting for it can be given up and taken up again, as `tokio::select!` does: no input is lost.
     pub async fn next_turn(&self) -> Handled<Option<Turn<S>>> {
-        self.run.end_open_turn(Ending::Done(None)).await?;
-        let Some(input) = self.run.next_input().await else { return Ok(None) };
-        match self.run.begin_turn(input).await? {
-            Beginning::Turn(handle) => Ok(Some(Turn::of(handle))),
-            Beginning::Ended(ended) => Err(Failure::from(Error::conflict(format!(
-                "turn {} with that key has ended already: read its outcome, or use a fresh key",
-                ended.turn
-            )))),
-        }
+        Ok(self.run.next_turn().await?.map(Turn::of))
     }
 
     fn stored(&self) -> Result<(&Arc<dyn Store>, SessionKey)> {
@@ -299,18 +292,12 @@ impl<S: CustomState> Session<S> {
             Error::new(ErrorKind::WrongMode, "this session has no store: give the agent one to do that")
         })?;
         let id = self.run.work().session.clone();
-        Ok((store, SessionKey::new(self.run.def.app.clone(), self.run.caller.user.clone(), id)))
+        Ok((store, SessionKey::new(self.run.def.app.clone(), self.run.user.clone(), id)))
     }
 
-    async fn stored_point(&self) -> Option<(&Arc<dyn Store>, SessionKey, Point)> {
-        let (store, key) = self.stored().ok()?;
-        let place = self.run.place.lock().await;
-        let point = place.begun.as_ref().map(|begun| begun.point).or(place.point)?;
-        Some((store, key, point))
-    }
-
+    /// The point where its last completed turn left it.
     async fn good_point(&self) -> Result<Point> {
-        let point = self.run.place.lock().await.point;
+        let point = self.run.work().good_at;
         match point {
             Some(point) => Ok(point),
             None => {
@@ -331,57 +318,22 @@ fn read_custom<S: CustomState>(stored: Option<&Json>) -> Result<S> {
     }
 }
 
-thread_local! {
-    /// Invocations whose custom state this thread is changing right now.
-    static CHANGING: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
-}
-
-struct Changing;
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        CHANGING.with_borrow_mut(Vec::pop);
-    }
-}
-
 impl Run {
-    /// Ends the turn that is open, if one is, for a handler that takes its turns itself.
-    pub(crate) async fn end_open_turn(&self, ending: Ending) -> Handled {
-        if self.running().is_none() {
-            return Ok(());
-        }
-        match self.end_turn(ending, Phase::Between).await {
-            After::GoOn => Ok(()),
-            After::Stop => {
-                let error = self.place.lock().await.error.clone();
-                Err(error.map_or_else(|| Failure::new("ABORTED", "the turn was aborted"), Failure::from))
-            }
-        }
-    }
-
     /// Reads and writes the custom state in one step. The change may read the session, but not change its custom state
     /// again: that would wait for itself, and is refused instead.
     pub(crate) fn write_custom(&self, change: impl FnOnce(Option<&Json>) -> Result<Option<Json>>) -> Result<()> {
-        let me = std::ptr::from_ref(self).addr();
-        if CHANGING.with_borrow(|changing| changing.contains(&me)) {
-            return Err(Error::busy("the custom state is being changed by this very call: return from it first"));
-        }
+        let changing = Changing::enter(self)?;
         let _one_writer = self.custom_writers.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = {
             let work = self.work();
             work.check_open()?;
             work.now.custom.clone()
         };
-        let custom = {
-            CHANGING.with_borrow_mut(|changing| changing.push(me));
-            let _changing = Changing;
-            change(stored.as_ref())?
-        };
+        let custom = change(stored.as_ref())?;
         if let Some(custom) = &custom {
             crate::state::refuse_prefixed(&custom.node()?)?;
         }
-        let mut work = self.work();
-        work.set_custom(custom)?;
-        self.tell_custom(&mut work)
+        self.work().set_custom(custom)?;
+        self.tell_custom(&changing)
     }
 }

@@ -7,7 +7,6 @@ use crate::agent::CustomState;
 use crate::agent::failure::{Failure, Handled};
 use crate::run::TurnHandle;
 use crate::run::end::Ending;
-use crate::run::work::Phase;
 use crate::stream::Responder;
 use crate::turn::Input;
 use crate::{FinishReason, Result, SnapshotId};
@@ -59,7 +58,8 @@ impl<S: CustomState> Turn<S> {
         self.handle.snapshot_id
     }
 
-    /// Whether the head had moved since this handler's last turn, so that what it changed in between was kept beside it.
+    /// Whether the head had moved since this invocation's last turn: somebody else went on meanwhile. What the handler
+    /// changed in between was then kept beside the head, and is not in this turn's state.
     #[must_use]
     pub fn head_moved(&self) -> bool {
         self.handle.head_moved
@@ -84,37 +84,35 @@ impl<S: CustomState> Turn<S> {
 
     /// Says why the turn will have ended; `stop` unless said.
     pub fn finish_reason(&self, reason: FinishReason) -> Result<()> {
-        let mut work = self.handle.run.work();
-        work.check_open()?;
-        work.finish_reason = Some(reason);
+        self.handle.check_open()?;
+        self.handle.run.work().finish_reason = Some(reason);
         Ok(())
     }
 
     /// Labels the snapshot its end will take.
     pub fn label(&self, label: impl Into<String>) -> Result<()> {
-        let mut work = self.handle.run.work();
-        work.check_open()?;
-        work.label = Some(label.into());
+        self.handle.check_open()?;
+        self.handle.run.work().label = Some(label.into());
         Ok(())
     }
 
     /// All tools of one model iteration have answered: an opportunity for a snapshot inside the turn. What was changed
     /// so far is on disk when it returns, but counts only once the turn completes.
     pub async fn tool_iteration_end(&self) -> Result<Option<SnapshotId>> {
+        self.handle.check_open()?;
         self.handle.run.tool_iteration_end().await
     }
 
     /// Ends the turn, for a handler that takes its turns itself.
     pub async fn end(self) -> Handled {
+        self.handle.check_open()?;
         self.handle.run.end_open_turn(Ending::Done(None)).await
     }
 
     /// Ends the turn as failed, for a handler that takes its turns itself and means to go on.
     pub async fn fail(self, failure: Failure) -> Handled {
-        let error = failure.into_error();
-        self.handle.run.end_turn(Ending::Failed(error), Phase::Between).await;
-        self.handle.run.work().phase = Phase::Between;
-        Ok(())
+        self.handle.check_open()?;
+        self.handle.run.fail_open_turn(failure).await
     }
 }
 

@@ -21,7 +21,6 @@ pub struct ModelResponse {
 }
 
 /// Asks a model and hands on what it says as it comes.
-#[must_use]
 pub fn generate_stream(model: &dyn Model, request: ModelRequest) -> Generating {
     Generating {
         stream: Some(model.stream(request)),

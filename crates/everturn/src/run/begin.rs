@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use super::start::check_custom;
-use super::work::{Content, Phase, Streamed};
+use super::work::{Content, Phase, Work};
 use super::{Known, Next, Place, Run, Running, TurnHandle};
 use crate::agent::definition::ContentInSpans;
 use crate::agent::policy::LastSnapshot;
 use crate::json::Json;
-use crate::state::{PointState, Scope};
-use crate::store::{At, BeginTurn, Commit, EndTurn, SnapshotRef, Start};
-use crate::turn::{Begin, Begun, EndStatus, EndedTurn, Input, NewSnapshot, Outcome};
+use crate::snapshot::SnapshotEvent;
+use crate::state::{PointState, Scope, StateDelta, split_key};
+use crate::store::{At, BeginTurn, Busy, Commit, EndTurn, SnapshotRef, Start};
+use crate::turn::{Begin, Begun, EndStatus, EndedTurn, Input, NewSnapshot, Outcome, Receipt};
 use crate::{Error, ErrorKind, Result};
 
 /// What beginning a turn led to.
@@ -22,22 +23,38 @@ pub(crate) enum Beginning {
 }
 
 impl Run {
-    /// Begins a turn with an input.
+    /// Begins a turn with an input. While it begins nothing can be changed: it would belong to no turn.
     pub(crate) async fn begin_turn(self: &Arc<Self>, input: Input) -> Result<Beginning> {
         let mut place = self.place.lock().await;
-        let head_moved = self.flush_between(&mut place).await?;
         if input.detach {
             return Err(self.refuse_detach());
         }
+        let before = std::mem::replace(&mut self.work().phase, Phase::Ended);
+        let beginning = self.begin_after(&mut place, before, input).await;
+        if beginning.is_err() {
+            self.work().phase = before;
+        }
+        beginning
+    }
+
+    async fn begin_after(self: &Arc<Self>, place: &mut Place, before: Phase, input: Input) -> Result<Beginning> {
+        // What a handler that owns its loop changed between two turns is an edit where it stood.
+        if before == Phase::Between && self.work().is_edited() {
+            self.write_edit(place, None, None).await?;
+        }
+        let stood = place.point;
         // What an older turn was stopped for says nothing about this one.
         self.take_stop();
         let handle = match place.next.clone() {
-            Next::Working => self.begin_working(&mut place, input)?,
-            next => match self.begin_stored(&mut place, next, input).await? {
+            Next::Working => self.begin_working(place, input)?,
+            next => match self.begin_stored(place, next, input).await? {
                 Ok(handle) => handle,
                 Err(ended) => return Ok(Beginning::Ended(ended)),
             },
         };
+        // A state that cannot be shown stops the turn by itself.
+        let _ = self.tell_anew(&handle.input);
+        let head_moved = stood.is_some() && stood != place.point;
         Ok(Beginning::Turn(TurnHandle { head_moved, ..handle }))
     }
 
@@ -55,6 +72,9 @@ impl Run {
     }
 
     fn begin_working(self: &Arc<Self>, place: &mut Place, input: Input) -> Result<TurnHandle> {
+        if let Some(key) = shared_key(&input.state_delta) {
+            return Err(needs_store(key));
+        }
         let mut work = self.work();
         let mut content = work.now.clone();
         for message in &input.messages {
@@ -69,7 +89,7 @@ impl Run {
         work.now = content;
         work.settle();
         work.turn_index = place.turn_index;
-        self.open(&mut work, &input);
+        open(&mut work, &input);
         drop(work);
         Ok(self.handle(place, input, None, None))
     }
@@ -125,7 +145,7 @@ impl Run {
     /// A handler that waits for its own branch would wait for itself.
     fn refuse_own(&self, place: &Place) -> Result<()> {
         let (Some(parent), Some(key)) = (&self.parent, &place.key) else { return Ok(()) };
-        let waits = matches!(place.next, Next::Fresh(_) | Next::Head);
+        let waits = matches!(place.next, Next::Fresh(_) | Next::Head) && matches!(place.busy, Busy::Wait(_));
         if waits && parent.holds(key, &place.branch.clone().unwrap_or_default()) {
             return Err(Error::busy(format!(
                 "session {} is held by the turn this is called from: use another session or branch, or start at a snapshot",
@@ -149,6 +169,9 @@ impl Run {
                 Content { custom, ..Content::from(&from) }
             }
         };
+        // Read again only for those who have read them before.
+        let reads_scopes = self.work().scopes.is_some();
+        let scopes = if reads_scopes { Some(store.scopes(&self.def.app, Some(&self.user)).await?) } else { None };
         if place.point != Some(begun.from) {
             place.last_snapshot = Known::NotYet;
             place.digest = None;
@@ -159,12 +182,16 @@ impl Run {
         place.on_head = begun.leased;
         place.index = begun.index;
         place.turn_index = begun.turn_index;
+        let _ = self.session.set(begun.session.id.clone());
         let mut work = self.work();
         work.session = begun.session.id.clone();
+        work.scopes = scopes;
+        work.at = Some(begun.point);
+        work.good_at = Some(begun.from);
         work.older_schema = state.schema_version() != self.def.upcasters.version() && custom.is_some();
         work.load(&state, custom, good);
         work.turn_index = begun.turn_index;
-        self.open(&mut work, input);
+        open(&mut work, input);
         Ok(())
     }
 
@@ -185,26 +212,6 @@ impl Run {
         Ok(custom)
     }
 
-    fn open(&self, work: &mut super::Work, input: &Input) {
-        work.phase = Phase::Turn;
-        work.streamed = Streamed::default();
-        work.finish_reason = None;
-        work.label = None;
-        work.scopes = None;
-        work.scope_delta = crate::StateDelta::new();
-        for scope in [Scope::App, Scope::User] {
-            for (key, value) in input.state_delta.of_scope(scope).set {
-                work.scope_delta = std::mem::take(&mut work.scope_delta).set(scope.prefix().to_owned() + &key, value);
-            }
-            for key in input.state_delta.of_scope(scope).remove {
-                work.scope_delta = std::mem::take(&mut work.scope_delta).remove(scope.prefix().to_owned() + &key);
-            }
-        }
-        let temp = input.state_delta.of_scope(Scope::Temp);
-        work.temp.retain(|key, _| !temp.remove.contains(key));
-        work.temp.extend(temp.set);
-    }
-
     fn handle(
         self: &Arc<Self>,
         place: &mut Place,
@@ -215,14 +222,19 @@ impl Run {
         let cancel = self.cancel.child_token();
         let span = self.turn_span(place, &input);
         place.span = span.clone();
+        place.serial += 1;
         *self.running() = Some(Running {
+            serial: place.serial,
+            since: tokio::time::Instant::now(),
             fence: begun.map(|begun| begun.fence),
             key: begun.filter(|begun| begun.leased).map(|begun| begun.session.clone()),
             branch: begun.map(|begun| begun.branch.clone()).unwrap_or_default(),
             cancel: cancel.clone(),
         });
+        self.began.notify_one();
         TurnHandle {
             run: self.clone(),
+            serial: place.serial,
             input: Arc::new(input),
             turn_index: place.turn_index,
             snapshot_id,
@@ -256,34 +268,35 @@ impl Run {
         span
     }
 
-    /// Writes what a handler that owns its loop changed between two turns, as an edit where it stood. Whether the head
-    /// had moved meanwhile, so that the edit is beside it, is the answer.
-    pub(crate) async fn flush_between(&self, place: &mut Place) -> Result<bool> {
-        let changes = {
-            let work = self.work();
-            if work.phase != Phase::Between || !work.is_changed() {
-                return Ok(false);
-            }
-            work.changes(self.def.upcasters.version())
-        };
+    /// Writes what was changed outside turns, where the invocation stands; beside the head if that has moved.
+    pub(crate) async fn write_edit(
+        &self,
+        place: &mut Place,
+        event: Option<SnapshotEvent>,
+        snapshot: Option<NewSnapshot>,
+    ) -> Result<Option<Receipt>> {
+        let changes = self.work().edit(&self.def.name, self.def.upcasters.version());
         let (Some(store), Some(key), Some(point)) = (&self.def.store, place.key.clone(), place.point) else {
-            let mut work = self.work();
-            work.good = work.now.clone();
-            work.settle();
-            return Ok(false);
+            self.work().settle_edit(None);
+            return Ok(None);
         };
         let mut commit = Commit::new(key, changes).expect(point).or_side_line();
         commit.branch = place.branch.clone();
         commit.invocation = Some(self.invocation.clone());
+        commit.event = event;
+        commit.snapshot = snapshot;
         let receipt = store.commit(commit).await?;
-        let moved = place.on_head && !receipt.on_head;
         place.point = Some(receipt.point);
         place.on_head = receipt.on_head;
         place.digest = Some(receipt.digest);
-        let mut work = self.work();
-        work.good = work.now.clone();
-        work.settle();
-        Ok(moved)
+        // A line beside the head goes on there. One that was on the head when it was edited goes on with the head,
+        // wherever that is now, and is told.
+        if matches!(place.next, Next::Point(_) | Next::Snapshot(_)) {
+            place.next = Next::Point(receipt.point);
+        }
+        place.index += u64::from(event.is_some());
+        self.work().settle_edit(Some(receipt.point));
+        Ok(Some(receipt))
     }
 
     /// The nearest snapshot at or before the last point that counts.
@@ -301,11 +314,44 @@ impl Run {
     }
 }
 
+/// Opens the working state for a turn with an input.
+fn open(work: &mut Work, input: &Input) {
+    work.phase = Phase::Turn;
+    work.finish_reason = None;
+    work.label = None;
+    work.scope_delta = shared_part(&input.state_delta);
+    let temp = input.state_delta.of_scope(Scope::Temp);
+    work.temp.retain(|key, _| !temp.remove.contains(key));
+    work.temp.extend(temp.set);
+}
+
 /// Names the snapshot on the span that made it.
 pub(crate) fn note_snapshot(span: &tracing::Span, agent: &str, id: crate::SnapshotId) {
     span.record("genkit:metadata:snapshotId", tracing::field::display(id));
     span.record("genkit:metadata:agent", agent);
     span.record("genkit:metadata:sessionFlow", agent);
+}
+
+/// The part of a change that concerns the scopes a store shares among sessions.
+pub(crate) fn shared_part(delta: &StateDelta) -> StateDelta {
+    let shared = |key: &&String| matches!(split_key(key).0, Scope::App | Scope::User);
+    StateDelta {
+        set: delta.set.iter().filter(|(key, _)| shared(key)).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        remove: delta.remove.iter().filter(shared).cloned().collect(),
+    }
+}
+
+/// A key of a change that only a store can keep.
+pub(crate) fn shared_key(delta: &StateDelta) -> Option<&str> {
+    let mut keys = delta.set.keys().chain(&delta.remove);
+    keys.find(|key| matches!(split_key(key).0, Scope::App | Scope::User)).map(String::as_str)
+}
+
+pub(crate) fn needs_store(key: &str) -> Error {
+    Error::new(
+        ErrorKind::WrongMode,
+        format!("the state key {key:?} is shared among sessions, which needs a store: give the agent one"),
+    )
 }
 
 /// What a span may carry of a text.

@@ -1,80 +1,153 @@
 //! Driving an invocation: inputs in, turns one after the other, the output at the end.
 
-use std::any::Any;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument as _;
 
-use super::begin::Beginning;
+use super::begin::{Beginning, bounded};
 use super::end::{After, Ending};
 use super::work::Phase;
-use super::{Run, Stop, TurnHandle};
+use super::{Run, Stop, TurnHandle, Unserved, panic_text};
 use crate::agent::Output;
-use crate::agent::definition::Handler;
+use crate::agent::definition::{Handler, HandlerFuture, OnFailure};
 use crate::agent::failure::Handled;
 use crate::json::Json;
 use crate::live::in_scope;
-use crate::snapshot::TurnError;
+use crate::snapshot::{FinishReason, TurnError};
+use crate::stream::Sender;
 use crate::turn::{EndStatus, EndedTurn, Input};
 use crate::{Error, ErrorKind, Result};
 
 /// What became of an invocation.
 pub(crate) type Driven = Result<Output>;
 
+/// Closes the stream, whatever became of the invocation: a reader must not wait for what will never come.
+struct Closing(Sender);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Runs an invocation to its end. Whatever happens, the stream is closed and there is an answer.
 pub(crate) async fn drive(run: Arc<Run>) -> Driven {
+    let _closing = Closing(run.out.clone());
     let span = tracing::info_span!(
         "invocation",
         otel.name = %run.def.name,
         "everturn.agent" = %run.def.name,
         "everturn.invocation" = %run.invocation,
-        "everturn.user" = %run.caller.user,
+        "everturn.user" = %run.user,
         "genkit:metadata:agent" = tracing::field::Empty,
         "genkit:metadata:sessionFlow" = tracing::field::Empty,
         "genkit:metadata:snapshotId" = tracing::field::Empty,
+        "otel.status_code" = tracing::field::Empty,
+        "otel.status_description" = tracing::field::Empty,
     );
-    let driven = match run.def.handler.clone() {
-        Handler::PerTurn(handler) => run.per_turn(&*handler).instrument(span).await,
-        Handler::Loop(handler) => run.looped(&*handler).instrument(span).await,
+    let working = async {
+        match run.def.handler.clone() {
+            Handler::PerTurn(handler) => run.per_turn(&handler).await,
+            Handler::Loop(handler) => run.looped(handler).await,
+        }
     };
-    run.out.close();
+    // Handlers, transforms and policies are guarded where they are called. This is for what is not.
+    let driven = AssertUnwindSafe(working.instrument(span.clone())).catch_unwind().await;
+    let driven = match driven {
+        Ok(driven) => driven,
+        Err(panic) => {
+            let error = TurnError::new("INTERNAL", format!("the runtime panicked: {}", panic_text(&*panic)));
+            if run.running().is_some() {
+                run.end_turn(Ending::Failed(error.clone()), Phase::Ended).await;
+            }
+            Err(Error::internal(error.message))
+        }
+    };
+    let failure = match &driven {
+        Ok(output) => output.error.as_ref().map(|error| error.message.clone()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(failure) = failure {
+        span.record("otel.status_code", "ERROR");
+        span.record("otel.status_description", bounded(&failure));
+    }
     driven
 }
 
 impl Run {
-    async fn per_turn(
-        self: &Arc<Self>,
-        handler: &(dyn Fn(TurnHandle) -> crate::agent::definition::HandlerFuture + Send + Sync),
-    ) -> Driven {
+    async fn per_turn(self: &Arc<Self>, handler: &Arc<dyn Fn(TurnHandle) -> HandlerFuture + Send + Sync>) -> Driven {
+        let mut left = Vec::new();
         while let Some(input) = self.next_input().await {
-            let turn = match self.begin_turn(input).await? {
-                Beginning::Turn(turn) => turn,
-                Beginning::Ended(ended) => return self.ended_before(*ended).await,
+            let turn = match self.begin_turn(input.clone()).await {
+                Ok(Beginning::Turn(turn)) => turn,
+                Ok(Beginning::Ended(ended)) => return self.ended_before(*ended).await,
+                Err(error) => {
+                    self.note_refused(error).await?;
+                    left.push(input);
+                    break;
+                }
             };
-            let work = in_scope(self.clone(), handler(turn.clone())).instrument(turn.span.clone());
-            let ending = self.supervise(tokio::spawn(work)).await;
+            let ending = if self.cancel.is_cancelled() {
+                // Whoever asked left while the turn waited for its branch.
+                Ending::Stopped(Stop::Aborted)
+            } else {
+                let (handler, given) = (handler.clone(), turn.clone());
+                // The handler is called in the task, so that one that panics before its first await fails its turn too.
+                let work = in_scope(self.clone(), async move { handler(given).await });
+                self.supervise(tokio::spawn(work.instrument(turn.span.clone()))).await
+            };
             if self.end_turn(ending, Phase::Ended).await == After::Stop {
                 break;
             }
         }
-        let unprocessed = self.unprocessed().await;
-        self.finish(unprocessed).await
+        left.extend(self.unprocessed().await);
+        self.finish(left).await
     }
 
-    async fn looped(
-        self: &Arc<Self>,
-        handler: &(dyn Fn(Arc<Self>) -> crate::agent::definition::HandlerFuture + Send + Sync),
-    ) -> Driven {
-        let work = in_scope(self.clone(), handler(self.clone())).in_current_span();
+    async fn looped(self: &Arc<Self>, handler: Arc<dyn Fn(Arc<Self>) -> HandlerFuture + Send + Sync>) -> Driven {
+        let run = self.clone();
+        let work = in_scope(self.clone(), async move { handler(run).await }).in_current_span();
         let ending = self.supervise(tokio::spawn(work)).await;
-        if self.running().is_some() {
-            self.end_turn(ending, Phase::Between).await;
-        } else {
-            self.note_outside(ending).await?;
+        let mut left: Vec<_> = self.drop_unasked().await.into_iter().collect();
+        let unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.running().is_some();
+        match (unserved, ending) {
+            (_, ending) if open => {
+                self.end_turn(ending, Phase::Between).await;
+            }
+            (Some(Unserved::Ended(ended)), _) => return self.ended_before(*ended).await,
+            (Some(Unserved::Refused(error, input)), ending) => {
+                left.push(*input);
+                match ending {
+                    // It has dealt with it.
+                    Ending::Done(_) if self.has_run().await => self.note_outside(ending).await?,
+                    _ => self.note_refused(error).await?,
+                }
+            }
+            (None, ending) => self.note_outside(ending).await?,
         }
-        let unprocessed = self.unprocessed().await;
-        self.finish(unprocessed).await
+        left.extend(self.unprocessed().await);
+        self.finish(left).await
+    }
+
+    /// A turn could not begin. A first one was refused; behind others it must not take with it what they did.
+    async fn note_refused(&self, error: Error) -> Result<()> {
+        if !self.has_run().await {
+            return Err(error);
+        }
+        let mut place = self.place.lock().await;
+        place.error = Some((&error).into());
+        place.finish_reason = Some(FinishReason::Failed);
+        Ok(())
+    }
+
+    /// Whether a turn of this invocation has ended.
+    async fn has_run(&self) -> bool {
+        self.place.lock().await.finish_reason.is_some()
     }
 
     /// What a handler that owns its loop left with no turn open.
@@ -82,15 +155,31 @@ impl Run {
         let mut place = self.place.lock().await;
         match ending {
             Ending::Done(output) => place.output = output.or(place.output.take()),
-            Ending::Failed(error) if place.error.is_none() => {
-                place.error = Some(error);
-                place.finish_reason = Some(crate::FinishReason::Failed);
+            Ending::Failed(error) => {
+                if place.error.is_none() {
+                    place.error = Some(error);
+                    place.finish_reason = Some(FinishReason::Failed);
+                }
+                if self.def.on_failure == OnFailure::Rollback {
+                    self.drop_edits().await;
+                }
             }
-            Ending::Failed(_) => {}
             Ending::Stopped(Stop::Lost(error)) => return Err(error),
-            Ending::Stopped(_) => place.finish_reason = Some(crate::FinishReason::Aborted),
+            Ending::Stopped(_) => {
+                place.finish_reason = Some(FinishReason::Aborted);
+                self.drop_edits().await;
+            }
         }
         Ok(())
+    }
+
+    /// What was changed outside turns and is not written does not count.
+    async fn drop_edits(&self) {
+        let edited = self.work().is_edited();
+        if edited {
+            self.work().roll_back();
+            self.tell_rollback().await;
+        }
     }
 
     /// The next input; nothing once there will be none, or nobody wants more.
@@ -114,22 +203,42 @@ impl Run {
         let patience = self.def.patience;
         let started = tokio::time::Instant::now();
         let mut beat = tokio::time::interval_at(started + patience.heartbeat, patience.heartbeat);
-        let deadline = patience.turn.and_then(|limit| started.checked_add(limit));
+        let overdue = self.overdue(patience.turn);
+        tokio::pin!(overdue);
         loop {
             tokio::select! {
+                // Stopping comes first: a handler that returns because it was told to stop has not finished its turn.
                 biased;
-                done = &mut handler => return self.judge(done),
                 () = self.cancel.cancelled() => return self.abandon(handler).await,
                 () = self.stopped.notified() => {
                     if self.is_stopped() {
                         return self.abandon(handler).await;
                     }
                 }
-                () = until(deadline) => {
+                done = &mut handler => return self.judge(done),
+                () = &mut overdue => {
                     self.stop(Stop::TimedOut);
                     return self.abandon(handler).await;
                 }
                 _ = beat.tick() => self.renew().await,
+            }
+        }
+    }
+
+    /// Waits until a turn has taken too long; for ever when none does. Waiting for an input is no turn's time.
+    async fn overdue(&self, limit: Option<Duration>) {
+        let Some(limit) = limit else { return std::future::pending().await };
+        loop {
+            let began = self.began.notified();
+            let running = self.running().as_ref().map(|turn| (turn.serial, turn.since));
+            let Some((serial, since)) = running else {
+                began.await;
+                continue;
+            };
+            let Some(deadline) = since.checked_add(limit) else { return std::future::pending().await };
+            tokio::time::sleep_until(deadline).await;
+            if self.running().as_ref().is_some_and(|turn| turn.serial == serial) {
+                return;
             }
         }
     }
@@ -173,12 +282,10 @@ impl Run {
     /// The answer to a key whose turn has ended: what it left then, and nothing runs.
     async fn ended_before(self: &Arc<Self>, ended: EndedTurn) -> Driven {
         let store = self.def.store.as_ref().ok_or_else(|| Error::internal("an ended turn without a store"))?;
+        let head = store.session(&ended.session).await?.map(|record| record.head);
         let point = match ended.status {
             EndStatus::Completed => ended.point,
-            EndStatus::Failed | EndStatus::Aborted => {
-                let head = store.session(&ended.session).await?;
-                head.map_or(ended.point, |record| record.head)
-            }
+            EndStatus::Failed | EndStatus::Aborted => head.unwrap_or(ended.point),
         };
         let state = store.state(crate::store::At::Point(ended.session.clone(), point)).await?;
         {
@@ -191,29 +298,16 @@ impl Run {
             }
             work.phase = Phase::Ended;
         }
+        let _ = self.session.set(ended.session.id.clone());
+        let unprocessed = self.unprocessed().await;
         let mut place = self.place.lock().await;
-        place.key = Some(ended.session.clone());
+        place.key = Some(ended.session);
         place.point = Some(point);
-        place.on_head = store.session(&ended.session).await?.is_some_and(|record| record.head == point);
+        place.on_head = head == Some(point);
         place.digest = state.map(|state| state.digest());
         place.finish_reason = ended.outcome.finish_reason;
         place.error = ended.outcome.error;
         place.output = ended.outcome.output;
-        drop(place);
-        let unprocessed = self.unprocessed().await;
-        let mut place = self.place.lock().await;
         self.output(&mut place, unprocessed).await
-    }
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
-async fn until(deadline: Option<tokio::time::Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }

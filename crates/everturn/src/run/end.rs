@@ -1,4 +1,4 @@
-//! How a turn of an invocation ends, and how the invocation does.
+//! How a turn of an invocation ends.
 
 use std::sync::Arc;
 
@@ -7,13 +7,12 @@ use super::work::Phase;
 use super::{Known, Next, Place, Run, Stop};
 use crate::agent::definition::{ContentInSpans, OnFailure};
 use crate::agent::policy::{LastSnapshot, SnapshotContext};
-use crate::agent::{Output, SharedState};
 use crate::json::Json;
 use crate::snapshot::{FinishReason, SnapshotEvent, TurnError};
 use crate::store::{Commit, EndTurn, StepTurn, Store};
 use crate::stream::Chunk;
-use crate::turn::{Begun, Changes, EndStatus, Input, NewSnapshot, Outcome, Receipt};
-use crate::{Error, ErrorKind, Result, SnapshotId};
+use crate::turn::{Begun, Changes, EndStatus, NewSnapshot, Outcome, Receipt};
+use crate::{Digest, Error, ErrorKind, Point, Result, SnapshotId};
 
 /// How a handler left its turn.
 #[derive(Debug)]
@@ -38,6 +37,8 @@ impl Run {
     pub(crate) async fn end_turn(&self, ending: Ending, after: Phase) -> After {
         let mut place = self.place.lock().await;
         *self.running() = None;
+        // From here on nothing can be changed: what is written is all there is.
+        self.work().phase = Phase::Ended;
         // A transform that failed withholds what was said, whatever the handler made of it.
         let ending = match (ending, self.take_stop()) {
             (Ending::Done(_) | Ending::Failed(_), Some(stop @ (Stop::Withheld(_) | Stop::Aborted))) => {
@@ -55,27 +56,33 @@ impl Run {
         if let Some(receipt) = &receipt {
             self.take_note(&mut place, receipt, &ended);
         }
-        if ended.error.is_some() && receipt.is_some() {
-            self.leave_seed(&mut place).await;
-        }
+        let seed = match &ended.error {
+            Some(_) if receipt.is_some() => self.leave_seed(&mut place).await,
+            _ => None,
+        };
         if let Some(id) = receipt.as_ref().and_then(|receipt| receipt.snapshot_id) {
             note_snapshot(&span, self.def.name.as_str(), id);
         }
         self.note_end(&span, &ended);
         place.finish_reason = Some(ended.reason);
         place.error = ended.error;
-        if ended.rolled_back {
-            self.tell_rollback().await;
-        }
         drop(span);
         place.span = tracing::Span::none();
-        let chunk = Chunk::turn_end(receipt.and_then(|receipt| receipt.snapshot_id), ended.reason);
-        // The turn is kept; whether anybody still reads changes nothing about it.
-        let _ = self.send(chunk).await;
+        // The turn is kept or void by now; whether anybody still reads changes nothing about it.
+        if ended.rolled_back {
+            self.tell_rollback().await;
+        } else {
+            self.tell_shown();
+        }
+        if let Some(id) = seed {
+            let _ = self.send(Chunk::snapshot_created(id)).await;
+        }
+        let snapshot = receipt.and_then(|receipt| receipt.snapshot_id);
+        let _ = self.send(Chunk::turn_end(snapshot, ended.reason)).await;
         if ended.counts && place.error.is_none() { After::GoOn } else { After::Stop }
     }
 
-    /// Writes the end. A store that refuses it changes how the turn ended.
+    /// Writes the end. A policy that fails, or a store that refuses, changes how the turn ended.
     async fn write_end(
         &self,
         place: &mut Place,
@@ -83,11 +90,15 @@ impl Run {
         begun: Begun,
         ending: Ending,
     ) -> (Ending, Option<Receipt>) {
-        let request = match self.end_request(place, &begun, &ending).await {
-            Ok(request) => request,
-            Err(error) => return self.void_after(store, &begun, error).await,
+        let (ending, wanted) = match self.asks_policy(&ending) {
+            false => (ending, true),
+            true => match self.wants_snapshot(place, SnapshotEvent::TurnEnd, None).await {
+                Ok(wanted) => (ending, wanted),
+                Err(error) => (Ending::Stopped(Stop::Broken(error)), true),
+            },
         };
-        match store.end(request).await {
+        let snapshot = begun.snapshot_id.filter(|_| wanted);
+        match store.end(self.end_request(&begun, &ending, snapshot)).await {
             Ok(receipt) => (ending, Some(receipt)),
             Err(error) => match error.kind() {
                 ErrorKind::Fenced | ErrorKind::Aborted | ErrorKind::Deleted => {
@@ -98,10 +109,18 @@ impl Run {
         }
     }
 
+    /// A policy governs what completes; failed and aborted turns leave their row anyway.
+    fn asks_policy(&self, ending: &Ending) -> bool {
+        match ending {
+            Ending::Done(_) => true,
+            Ending::Failed(_) => self.def.on_failure == OnFailure::Keep,
+            Ending::Stopped(_) => false,
+        }
+    }
+
     /// The end could not be written as it was meant; the turn must still end.
     async fn void_after(&self, store: &dyn Store, begun: &Begun, error: Error) -> (Ending, Option<Receipt>) {
-        let error = TurnError::from(&error);
-        let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, Outcome::failed(error.clone()));
+        let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, Outcome::failed((&error).into()));
         end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
         let receipt = match store.end(end).await {
             Ok(receipt) => Some(receipt),
@@ -110,44 +129,37 @@ impl Run {
                 None
             }
         };
-        (Ending::Failed(error), receipt)
+        (Ending::Stopped(Stop::Broken(error)), receipt)
     }
 
-    async fn end_request(&self, place: &mut Place, begun: &Begun, ending: &Ending) -> Result<EndTurn> {
-        let (changes, scopes, label, message) = {
-            let work = self.work();
-            let changes = work.changes(self.def.upcasters.version());
-            (changes, work.scope_delta.clone(), work.label.clone(), work.now.messages.last().cloned())
-        };
-        let reserved = |id: SnapshotId| NewSnapshot { id, label: label.clone() };
-        let voided = |status, outcome| {
-            let mut end = EndTurn::voided(begun.fence, status, outcome);
-            // What was said until then stays readable; what it would have changed elsewhere does not happen.
-            end.changes = changes.clone();
-            end.snapshot = begun.snapshot_id.map(reserved);
-            end
-        };
-        let (outcome, kept) = match ending {
+    fn end_request(&self, begun: &Begun, ending: &Ending, snapshot: Option<SnapshotId>) -> EndTurn {
+        let work = self.work();
+        let changes = work.changes(self.def.upcasters.version());
+        let (status, mut outcome) = match ending {
             Ending::Done(output) => {
-                let mut outcome = Outcome::finished(self.finish_reason());
+                let mut outcome = Outcome::finished(work.finish_reason.unwrap_or(FinishReason::Stop));
                 outcome.output.clone_from(output);
-                (outcome, true)
+                (EndStatus::Completed, outcome)
             }
-            Ending::Failed(error) => (Outcome::failed(error.clone()), self.def.on_failure == OnFailure::Keep),
-            Ending::Stopped(Stop::Aborted) => {
-                return Ok(voided(EndStatus::Aborted, Outcome::finished(FinishReason::Aborted)));
+            Ending::Failed(error) if self.def.on_failure == OnFailure::Keep => {
+                (EndStatus::Completed, Outcome::failed(error.clone()))
             }
-            Ending::Stopped(stop) => (Outcome::failed(stop.error()), false),
+            Ending::Failed(error) => (EndStatus::Failed, Outcome::failed(error.clone())),
+            Ending::Stopped(Stop::Aborted) => (EndStatus::Aborted, Outcome::finished(FinishReason::Aborted)),
+            Ending::Stopped(stop) => (EndStatus::Failed, Outcome::failed(stop.error())),
         };
-        if !kept {
-            return Ok(voided(EndStatus::Failed, outcome));
-        }
-        let mut end = EndTurn::completed(begun.fence, changes).scopes(scopes);
-        end.outcome = Outcome { message, ..outcome };
-        if self.wants_snapshot(place, SnapshotEvent::TurnEnd).await? {
-            end.snapshot = begun.snapshot_id.map(reserved);
-        }
-        Ok(end)
+        let mut end = match status {
+            EndStatus::Completed => {
+                outcome.message = work.now.messages.last().cloned();
+                EndTurn::completed(begun.fence, changes).scopes(work.scope_delta.clone()).outcome(outcome)
+            }
+            EndStatus::Failed | EndStatus::Aborted => {
+                // What was said until then stays readable; what it would have changed elsewhere does not happen.
+                EndTurn { changes, ..EndTurn::voided(begun.fence, status, outcome) }
+            }
+        };
+        end.snapshot = snapshot.map(|id| NewSnapshot { id, label: work.label.clone() });
+        end
     }
 
     fn finish_reason(&self) -> FinishReason {
@@ -180,6 +192,7 @@ impl Run {
             work.line_usage.add(&pending);
             work.turns += 1;
             work.settle();
+            work.settle_scopes();
             work.phase = after;
         } else {
             work.roll_back();
@@ -197,8 +210,11 @@ impl Run {
             place.snapshot_ids.push(id);
         }
         if !ended.counts {
+            // What was named inside the turn is void with it.
+            place.last_snapshot = Known::NotYet;
             return;
         }
+        self.stand_at(receipt.point);
         place.point = Some(receipt.point);
         place.on_head = receipt.on_head;
         place.digest = Some(receipt.digest);
@@ -210,15 +226,19 @@ impl Run {
         }
     }
 
+    fn stand_at(&self, point: Point) {
+        let mut work = self.work();
+        (work.at, work.good_at) = (Some(point), Some(point));
+    }
+
     /// A first turn that fails would leave its client nothing to go on from: the empty session gets a name.
-    async fn leave_seed(&self, place: &mut Place) {
+    async fn leave_seed(&self, place: &mut Place) -> Option<SnapshotId> {
         let seed = async {
-            let done: Result<()> = Ok(());
             if self.def.policy.is_never() || place.turn_index > 0 || self.last_snapshot(place).await?.is_some() {
-                return done;
+                return Ok(None);
             }
             let (Some(store), Some(key), Some(point)) = (&self.def.store, place.key.clone(), place.point) else {
-                return done;
+                return Ok(None);
             };
             let id = self.def.snapshot_id();
             let commit = Commit::new(key, Changes::new()).expect(point).snapshot(NewSnapshot::new(id));
@@ -226,15 +246,19 @@ impl Run {
             place.point = Some(receipt.point);
             place.digest = Some(receipt.digest);
             place.next = Next::Head;
+            place.snapshot_ids.push(id);
             place.last_snapshot = Known::Is(Some(LastSnapshot { id, digest: receipt.digest, point: receipt.point }));
-            done
+            self.stand_at(receipt.point);
+            Ok(Some(id))
         };
-        match seed.await {
-            Ok(()) => {}
-            // Somebody else went on meanwhile; the session has something to go on from.
-            Err(error) if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Busy) => {}
-            Err(error) => tracing::warn!(%error, "no seed was left after a failed first turn"),
-        }
+        let seed: Result<Option<SnapshotId>> = seed.await;
+        seed.unwrap_or_else(|error| {
+            // Somebody else went on meanwhile: the session has something to go on from.
+            if !matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Busy) {
+                tracing::warn!(%error, "no seed was left after a failed first turn");
+            }
+            None
+        })
     }
 
     fn note_end(&self, span: &tracing::Span, ended: &Ended) {
@@ -242,19 +266,28 @@ impl Run {
             span.record("otel.status_code", "ERROR");
             span.record("otel.status_description", bounded(&error.message));
         }
-        if self.def.content_in_spans == ContentInSpans::Include
+        if ended.counts
+            && self.def.content_in_spans == ContentInSpans::Include
             && let Some(message) = self.work().now.messages.last()
         {
             span.record("genkit:output", bounded(message.as_str()));
         }
     }
 
-    /// Asks the policy about an opportunity for a snapshot.
-    async fn wants_snapshot(&self, place: &mut Place, event: SnapshotEvent) -> Result<bool> {
+    /// Asks the policy about an opportunity for a snapshot. The state's digest is computed unless it is known.
+    pub(super) async fn wants_snapshot(
+        &self,
+        place: &mut Place,
+        event: SnapshotEvent,
+        known: Option<Digest>,
+    ) -> Result<bool> {
         let Some(store) = self.def.store.clone() else { return Ok(false) };
-        let (mut digest, mut prev) = (crate::Digest::ABSENT, None);
+        let (mut digest, mut prev) = (Digest::ABSENT, None);
         if self.def.policy.compares() {
-            digest = self.work().digests()?.state();
+            digest = match known {
+                Some(digest) => digest,
+                None => self.work().digests()?.state(),
+            };
             prev = self.last_snapshot(place).await?;
         }
         let context = SnapshotContext {
@@ -266,128 +299,53 @@ impl Run {
             prev,
             store,
         };
-        Ok(self.def.policy.decide(context).await)
+        self.def.policy.decide(context).await
     }
 
     /// All tools of one model iteration have answered: a point inside the turn, if the policy wants it named.
-    pub(crate) async fn tool_iteration_end(&self) -> Result<Option<SnapshotId>> {
+    pub(crate) async fn tool_iteration_end(self: &Arc<Self>) -> Result<Option<SnapshotId>> {
+        let run = self.clone();
+        self.to_its_end(async move { run.write_tool_iteration().await }).await?
+    }
+
+    async fn write_tool_iteration(&self) -> Result<Option<SnapshotId>> {
         let mut place = self.place.lock().await;
         let (Some(store), Some(begun)) = (&self.def.store, place.begun.clone()) else { return Ok(None) };
-        self.work().check_open()?;
-        let named = self.wants_snapshot(&mut place, SnapshotEvent::ToolIterationEnd).await?;
+        let span = tracing::info_span!(
+            parent: &place.span,
+            "sessionFlow/toolIteration",
+            "genkit:metadata:agent" = tracing::field::Empty,
+            "genkit:metadata:sessionFlow" = tracing::field::Empty,
+            "genkit:metadata:snapshotId" = tracing::field::Empty,
+        );
+        let named = self.wants_snapshot(&mut place, SnapshotEvent::ToolIterationEnd, None).await?;
         let id = named.then(|| self.def.snapshot_id());
-        let changes = self.work().changes(self.def.upcasters.version());
+        let (changes, taken) = {
+            let mut work = self.work();
+            (work.changes(self.def.upcasters.version()), work.take())
+        };
         let mut step = StepTurn::new(begun.fence, changes).event(SnapshotEvent::ToolIterationEnd);
         step.snapshot = id.map(NewSnapshot::new);
-        let receipt = store.step(step).await?;
+        let receipt = match store.step(step).await {
+            Ok(receipt) => receipt,
+            Err(error) => {
+                self.work().put_back(&self.def.name, taken)?;
+                return Err(error);
+            }
+        };
         place.index += 1;
         {
             let mut work = self.work();
             work.older_schema = false;
-            let pending = work.pending_usage();
-            work.line_usage.add(&pending);
-            work.settle();
+            work.at = Some(receipt.point);
         }
         let Some(id) = id else { return Ok(None) };
         place.snapshot_ids.push(id);
         place.last_snapshot = Known::Is(Some(LastSnapshot { id, digest: receipt.digest, point: receipt.point }));
-        note_snapshot(&tracing::Span::current(), self.def.name.as_str(), id);
+        note_snapshot(&span, self.def.name.as_str(), id);
         drop(place);
         self.send(Chunk::snapshot_created(id)).await?;
         Ok(Some(id))
-    }
-
-    /// Ends the invocation: what was changed after the last turn is kept, the policy asked once more.
-    pub(crate) async fn finish(self: &Arc<Self>, unprocessed: Vec<Input>) -> Result<Output> {
-        let mut place = self.place.lock().await;
-        let failed = place.error.is_some() || place.finish_reason == Some(FinishReason::Aborted);
-        if !failed && place.point.is_some() {
-            self.write_invocation_end(&mut place).await?;
-        }
-        {
-            let mut work = self.work();
-            if work.phase != Phase::Aborted {
-                work.phase = Phase::Ended;
-            }
-        }
-        self.output(&mut place, unprocessed).await
-    }
-
-    async fn write_invocation_end(&self, place: &mut Place) -> Result<()> {
-        let changed = self.work().is_changed();
-        let digest = match place.digest {
-            Some(digest) if !changed => digest,
-            _ => self.work().digests()?.state(),
-        };
-        let last = self.last_snapshot(place).await?;
-        let same = last.is_some_and(|last| last.digest == digest);
-        let wanted = !same && self.wants_snapshot(place, SnapshotEvent::InvocationEnd).await?;
-        if !wanted && !changed {
-            return Ok(());
-        }
-        let (Some(store), Some(key), Some(point)) = (&self.def.store, place.key.clone(), place.point) else {
-            return Ok(());
-        };
-        let changes = self.work().changes(self.def.upcasters.version());
-        let mut commit = Commit::new(key, changes).expect(point).or_side_line().event(SnapshotEvent::InvocationEnd);
-        commit.branch = place.branch.clone();
-        commit.invocation = Some(self.invocation.clone());
-        commit.snapshot = wanted.then(|| NewSnapshot::new(self.def.snapshot_id()));
-        let receipt = store.commit(commit).await?;
-        place.point = Some(receipt.point);
-        place.on_head = receipt.on_head;
-        place.digest = Some(receipt.digest);
-        place.index += 1;
-        if let Some(id) = receipt.snapshot_id {
-            place.snapshot_ids.push(id);
-            place.last_snapshot = Known::Is(Some(LastSnapshot { id, digest: receipt.digest, point: receipt.point }));
-            note_snapshot(&tracing::Span::current(), self.def.name.as_str(), id);
-            let _ = self.send(Chunk::snapshot_created(id)).await;
-        }
-        let mut work = self.work();
-        work.good = work.now.clone();
-        work.settle();
-        Ok(())
-    }
-
-    pub(super) async fn output(&self, place: &mut Place, unprocessed: Vec<Input>) -> Result<Output> {
-        let failed = place.error.is_some() || place.finish_reason == Some(FinishReason::Aborted);
-        // A snapshot names what was reached only if nothing was written after it.
-        let named = match place.point {
-            Some(point) => {
-                let last = self.last_snapshot(place).await?;
-                last.filter(|last| failed || last.point == point || Some(last.digest) == place.digest)
-                    .map(|last| last.id)
-            }
-            None => None,
-        };
-        let shown = self.def.transforms.state(self.shared_state(), &self.caller)?;
-        let signature = match &self.def.signing {
-            Some(keys) => Some(keys.sign(&self.def.name, &shown.to_session_state())?),
-            None => None,
-        };
-        let state = match named {
-            Some(id) if !failed => shown.with_snapshot_id(id),
-            _ => shown,
-        };
-        let work = self.work();
-        Ok(Output {
-            session_id: work.session.clone(),
-            invocation_id: self.invocation.clone(),
-            output: place.output.clone(),
-            message: if failed || place.finish_reason.is_none() { None } else { state.messages.last().cloned() },
-            artifacts: state.artifacts.to_vec(),
-            state,
-            signature,
-            snapshot_id: named,
-            snapshot_ids: place.snapshot_ids.clone(),
-            finish_reason: place.finish_reason,
-            error: place.error.clone(),
-            usage: work.spent,
-            point: place.point,
-            on_head: place.on_head,
-            unprocessed,
-        })
     }
 }
 
@@ -411,18 +369,7 @@ impl Stop {
             Self::Aborted => TurnError::new("ABORTED", "the turn was aborted"),
             Self::Lost(error) => error.into(),
             Self::TimedOut => TurnError::new("DEADLINE_EXCEEDED", "the turn took longer than the agent allows"),
-            Self::Withheld(error) => error.into(),
+            Self::Withheld(error) | Self::Broken(error) => error.into(),
         }
-    }
-}
-
-impl SharedState {
-    /// The same with the id of the snapshot on the last message, so that a client knows what to come back to.
-    fn with_snapshot_id(mut self, id: SnapshotId) -> Self {
-        if let Some(last) = self.messages.last().map(|last| last.with_snapshot_id(id)) {
-            self.messages.truncate(self.messages.len() - 1);
-            self.messages.push(last);
-        }
-        self
     }
 }

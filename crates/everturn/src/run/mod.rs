@@ -5,19 +5,25 @@
 //! asked again at each begin, so that a turn always stands on what is really kept.
 
 pub(crate) mod begin;
+pub(crate) mod changing;
 mod drive;
 pub(crate) mod end;
+mod finish;
 mod start;
 mod streaming;
+mod taking;
 pub(crate) mod work;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::any::Any;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use drive::drive;
+use start::Started;
 pub(crate) use start::resolve;
+use streaming::Told;
 use work::Work;
 
 use crate::agent::definition::Definition;
@@ -28,14 +34,16 @@ use crate::session::SessionKey;
 use crate::snapshot::{FinishReason, TurnError};
 use crate::store::{Busy, CreateSession};
 use crate::stream::Sender;
-use crate::turn::{Begun, Fence, Input};
-use crate::{BranchName, Error, InvocationId, Point, SnapshotId, TurnKey};
+use crate::turn::{Begun, EndedTurn, Fence, Input};
+use crate::{BranchName, Error, InvocationId, Point, Result, SessionId, SnapshotId, TurnKey, UserId};
 
 /// One invocation of an agent.
 pub(crate) struct Run {
     pub(crate) def: Arc<Definition>,
-    pub(crate) caller: Caller,
+    pub(crate) user: UserId,
     pub(crate) invocation: InvocationId,
+    /// The session, once a turn has begun in it.
+    pub(crate) session: Arc<OnceLock<SessionId>>,
     pub(crate) out: Sender,
     /// Fires when nobody wants the invocation any more.
     pub(crate) cancel: CancellationToken,
@@ -45,16 +53,34 @@ pub(crate) struct Run {
     pub(crate) work: Mutex<Work>,
     /// One writer of custom state at a time, so that reading and writing it is one step.
     pub(crate) custom_writers: Mutex<()>,
+    pub(crate) told: Mutex<Told>,
     pub(crate) place: tokio::sync::Mutex<Place>,
     /// The fence of the turn that runs, and what cancels that turn alone.
     pub(crate) running: Mutex<Option<Running>>,
     /// Why the turn must stop, when something other than its handler decided so.
     pub(crate) stop: Mutex<Option<Stop>>,
     pub(crate) stopped: tokio::sync::Notify,
+    /// Told when a turn begins.
+    pub(crate) began: tokio::sync::Notify,
+    /// The turn that a handler that owns its loop has asked for.
+    pub(crate) beginning: tokio::sync::Mutex<Option<taking::BeginningTurn>>,
+    /// Why a handler that owns its loop got no turn.
+    pub(crate) unserved: Mutex<Option<Unserved>>,
+}
+
+/// Why a handler that owns its loop got no turn, kept for whoever waits for the invocation.
+pub(crate) enum Unserved {
+    /// The turn was refused.
+    Refused(Error, Box<Input>),
+    /// The turn ended long ago, under the same key.
+    Ended(Box<EndedTurn>),
 }
 
 #[derive(Clone)]
 pub(crate) struct Running {
+    /// Counts the turns of an invocation, so that a handle on an older one is told from this one's.
+    pub(crate) serial: u64,
+    pub(crate) since: tokio::time::Instant,
     pub(crate) fence: Option<Fence>,
     pub(crate) key: Option<SessionKey>,
     pub(crate) branch: BranchName,
@@ -72,6 +98,8 @@ pub(crate) enum Stop {
     TimedOut,
     /// What it said could not be shown.
     Withheld(Error),
+    /// Its end could not be written as it was meant.
+    Broken(Error),
 }
 
 /// How the next turn starts.
@@ -111,6 +139,8 @@ pub(crate) struct Place {
     /// The next opportunity for a snapshot.
     pub(crate) index: u64,
     pub(crate) turn_index: u64,
+    /// Turns begun by this invocation.
+    pub(crate) serial: u64,
     pub(crate) span: tracing::Span,
     /// The custom state whose schema was checked last.
     pub(crate) checked: Option<Json>,
@@ -127,6 +157,7 @@ pub(crate) enum Known<T> {
 #[derive(Clone)]
 pub(crate) struct TurnHandle {
     pub(crate) run: Arc<Run>,
+    pub(crate) serial: u64,
     pub(crate) input: Arc<Input>,
     pub(crate) turn_index: u64,
     pub(crate) snapshot_id: Option<SnapshotId>,
@@ -135,7 +166,53 @@ pub(crate) struct TurnHandle {
     pub(crate) span: tracing::Span,
 }
 
+impl TurnHandle {
+    /// Refuses what a handle on a turn that is over would do to the one that runs.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.run.work().check_open()?;
+        match &*self.run.running() {
+            Some(running) if running.serial == self.serial => Ok(()),
+            _ => Err(Error::fenced("the turn has ended: what is changed now would not be kept")),
+        }
+    }
+}
+
 impl Run {
+    pub(crate) fn new(
+        def: Arc<Definition>,
+        user: UserId,
+        invocation: InvocationId,
+        started: Started,
+        inputs: mpsc::Receiver<Input>,
+        out: Sender,
+    ) -> Self {
+        Self {
+            def,
+            user,
+            invocation,
+            session: Arc::default(),
+            out,
+            cancel: CancellationToken::new(),
+            parent: crate::live::current_run(),
+            inputs: tokio::sync::Mutex::new(inputs),
+            work: Mutex::new(started.work),
+            custom_writers: Mutex::default(),
+            told: Mutex::default(),
+            place: tokio::sync::Mutex::new(started.place),
+            running: Mutex::default(),
+            stop: Mutex::default(),
+            stopped: tokio::sync::Notify::new(),
+            began: tokio::sync::Notify::new(),
+            beginning: tokio::sync::Mutex::default(),
+            unserved: Mutex::default(),
+        }
+    }
+
+    /// Whom what leaves is shown to.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { agent: self.def.name.clone(), user: self.user.clone(), session: Some(self.work().session.clone()) }
+    }
+
     pub(crate) fn work(&self) -> MutexGuard<'_, Work> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,4 +254,10 @@ impl Run {
             artifacts: work.now.artifacts.clone(),
         }
     }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

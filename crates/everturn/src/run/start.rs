@@ -47,6 +47,7 @@ fn place(init: &Init, def: &Definition, key: Option<SessionKey>, next: Next) -> 
         output: None,
         index: 0,
         turn_index: 0,
+        serial: 0,
         span: tracing::Span::none(),
         checked: None,
     }
@@ -209,13 +210,14 @@ async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, ini
         // A retried first request must find the session its first try made: the store derives the id from the key.
         create.id = None;
     }
+    let mut changes = Changes::new();
+    // Whatever custom state it is given first, by the first input too, has the present shape.
+    changes.schema_version = Some(def.upcasters.version()).filter(|version| *version > 0);
     if let Some(initial) = &init.initial {
         crate::state::refuse_prefixed(&initial.node()?)?;
-        let mut changes = Changes::new();
         changes.custom = Some(CustomChange::Set(initial.clone()));
-        changes.schema_version = Some(def.upcasters.version()).filter(|version| *version > 0);
-        create.changes = changes;
     }
+    create.changes = changes;
     let work = Work::new(id, Content { custom: init.initial.clone(), ..Content::default() });
     Ok(Started { work, place: place(&init, def, Some(key), Next::Fresh(Box::new(create))) })
 }

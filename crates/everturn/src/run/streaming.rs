@@ -1,117 +1,155 @@
 //! What a run says while it works.
 
-use super::work::Work;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::changing::Changing;
 use super::{Run, Stop};
-use crate::agent::SharedState;
 use crate::json::Json;
 use crate::patch::Patch;
-use crate::stream::{Chunk, Reader};
+use crate::state::Scope;
+use crate::stream::{Chunk, Reader, Room};
+use crate::turn::Input;
 use crate::{Error, Result};
 
+/// What the client has been told of the custom state.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The last it was told; absent as long as it was told nothing.
+    last: Option<Option<Json>>,
+    /// It was told in this turn: the next patch follows the last. Else it replaces all.
+    following: bool,
+    /// It changed since, and there was no room to say so.
+    behind: bool,
+}
+
 impl Run {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A turn begins: the next patch replaces all. What the client knows and is no longer so, because the input changed
+    /// it or somebody else went on meanwhile, it is told at once.
+    pub(crate) fn tell_anew(&self, input: &Input) -> Result<()> {
+        let _changing = Changing::enter(self)?;
+        let mut told = self.told();
+        told.following = false;
+        let changed = !input.state_delta.of_scope(Scope::Session).is_empty();
+        if changed || told.behind || self.is_stale(&told)? {
+            self.try_tell(&mut told)?;
+        }
+        Ok(())
+    }
+
+    /// A turn or the invocation has ended. What a transform shows of the custom state may depend on the rest of the
+    /// state, which changes without a patch; the client that follows knows by then what is shown.
+    pub(crate) fn tell_shown(&self) {
+        let mut told = self.told();
+        if self.is_stale(&told).unwrap_or(false) {
+            told.behind = true;
+        }
+    }
+
+    /// Whether the client was told something else than what would be shown now.
+    fn is_stale(&self, told: &Told) -> Result<bool> {
+        match &told.last {
+            Some(last) => Ok(*last != self.shown_custom()?),
+            None => Ok(false),
+        }
+    }
+
     /// Sends a chunk, waiting for room. What the custom state became before it is told before it.
     pub(crate) async fn send(&self, chunk: Chunk) -> Result<()> {
         self.catch_up().await?;
-        self.send_shaped(chunk).await
+        let Some(chunk) = self.shape(chunk)? else { return Ok(()) };
+        self.heard(self.out.send(chunk).await)
     }
 
-    async fn send_shaped(&self, chunk: Chunk) -> Result<()> {
-        let shaped = self.def.transforms.chunk(chunk, &self.caller).inspect_err(|error| {
-            self.stop(Stop::Withheld(Error::new(error.kind(), error.to_string())));
-        })?;
-        let Some(chunk) = shaped else { return Ok(()) };
-        if self.out.send(chunk).await == Reader::Gone {
-            self.stop(Stop::Aborted);
-            return Err(Error::aborted("nobody reads the stream any more: stop"));
+    fn heard(&self, reader: Reader) -> Result<()> {
+        match reader {
+            Reader::Reads => Ok(()),
+            Reader::Gone => {
+                self.stop(Stop::Aborted);
+                Err(Error::aborted("nobody reads the stream any more: stop"))
+            }
         }
-        Ok(())
+    }
+
+    fn shape(&self, chunk: Chunk) -> Result<Option<Chunk>> {
+        match &self.def.transforms.chunk {
+            None => Ok(Some(chunk)),
+            Some(_) => self.shaped(self.def.transforms.chunk(chunk, &self.caller())),
+        }
+    }
+
+    /// What cannot be shaped is not shown, and the turn that said it stops.
+    fn shaped<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.stop(Stop::Withheld(Error::new(error.kind(), error.to_string()))))
     }
 
     /// Tells the client of a change of custom state, if there is room; else it is told with the next chunk.
-    pub(crate) fn tell_custom(&self, work: &mut Work) -> Result<()> {
-        let Some((patch, shown)) = self.custom_patch(work)? else { return Ok(()) };
-        let shaped = self.def.transforms.chunk(Chunk::patch(patch), &self.caller).inspect_err(|error| {
-            self.stop(Stop::Withheld(Error::new(error.kind(), error.to_string())));
-        })?;
+    pub(crate) fn tell_custom(&self, _: &Changing) -> Result<()> {
+        self.try_tell(&mut self.told())
+    }
+
+    /// Tells what there was no room for. A patch is made when there is room for it and not before: one that waited
+    /// could be overtaken by the next, or be lost with the task that waited.
+    pub(crate) async fn catch_up(&self) -> Result<()> {
+        loop {
+            if !self.told().behind {
+                return Ok(());
+            }
+            let taken = self.out.taken();
+            {
+                let _changing = Changing::enter(self)?;
+                let mut told = self.told();
+                self.try_tell(&mut told)?;
+                if !told.behind {
+                    return Ok(());
+                }
+            }
+            self.heard(taken.await)?;
+        }
+    }
+
+    fn try_tell(&self, told: &mut Told) -> Result<()> {
+        told.behind = false;
+        let shown = self.shown_custom()?;
+        let patch = match (&told.last, &shown) {
+            (Some(last), shown) if told.following => Patch::diff_followed(last.as_ref(), shown.as_ref())?,
+            (_, Some(custom)) => Patch::replace_all(custom)?,
+            (_, None) => Patch::clear(),
+        };
+        if patch.is_empty() {
+            return Ok(());
+        }
         // A patch that a transform drops was never told: the next one starts from what was.
-        let Some(chunk) = shaped else { return Ok(()) };
+        let Some(chunk) = self.shape(Chunk::patch(patch))? else { return Ok(()) };
         match self.out.try_send(chunk) {
-            Ok(()) => work.streamed = super::work::Streamed { last: Some(shown), behind: false },
-            Err(_) => work.streamed.behind = true,
+            Room::Enough => (told.last, told.following) = (Some(shown), true),
+            Room::None => told.behind = true,
         }
         Ok(())
     }
 
-    /// Tells what there was no room for.
-    pub(crate) async fn catch_up(&self) -> Result<()> {
-        let chunk = {
-            let mut work = self.work();
-            if !work.streamed.behind {
-                return Ok(());
-            }
-            work.streamed.behind = false;
-            match self.custom_patch(&work)? {
-                None => return Ok(()),
-                Some((patch, shown)) => {
-                    work.streamed.last = Some(shown);
-                    Chunk::patch(patch)
-                }
-            }
-        };
-        self.send_shaped(chunk).await
-    }
-
-    /// What turns the custom state the client knows into the present one; the first of a turn replaces all of it.
-    fn custom_patch(&self, work: &Work) -> Result<Option<(Patch, Option<Json>)>> {
-        let shown = self.shown_custom(work)?;
-        let patch = match &work.streamed.last {
-            Some(last) => Patch::diff_followed(last.as_ref(), shown.as_ref())?,
-            None => match &shown {
-                Some(custom) => Patch::replace_all(custom)?,
-                None => Patch::clear(),
-            },
-        };
-        Ok((!patch.is_empty()).then_some((patch, shown)))
-    }
-
     /// The custom state as the client may see it.
-    fn shown_custom(&self, work: &Work) -> Result<Option<Json>> {
+    fn shown_custom(&self) -> Result<Option<Json>> {
         if self.def.transforms.state.is_none() {
-            return Ok(work.now.custom.clone());
+            return Ok(self.work().now.custom.clone());
         }
-        let state = SharedState {
-            session: Some(work.session.clone()),
-            messages: work.now.messages.clone(),
-            custom: work.now.custom.clone(),
-            artifacts: work.now.artifacts.clone(),
-        };
-        match self.def.transforms.state(state, &self.caller) {
-            Ok(state) => Ok(state.custom),
-            Err(error) => {
-                self.stop(Stop::Withheld(Error::new(error.kind(), error.to_string())));
-                Err(error)
-            }
-        }
+        let state = self.shared_state();
+        Ok(self.shaped(self.def.transforms.state(state, &self.caller()))?.custom)
     }
 
-    /// Before a failed turn's end: the client goes back to the last good custom state.
+    /// Before a failed turn's end: the client goes back to the last good custom state, if it was told of another.
     pub(crate) async fn tell_rollback(&self) {
-        let patch = {
-            let mut work = self.work();
-            if work.streamed.last.is_none() && !work.streamed.behind {
+        {
+            let mut told = self.told();
+            if !told.following && !told.behind {
                 return;
             }
-            work.streamed.behind = false;
-            let Ok(shown) = self.shown_custom(&work) else { return };
-            let patch = match &shown {
-                Some(custom) => Patch::replace_all(custom),
-                None => Ok(Patch::clear()),
-            };
-            work.streamed.last = Some(shown);
-            patch
-        };
-        if let Ok(patch) = patch {
-            let _ = self.send_shaped(Chunk::patch(patch)).await;
+            (told.following, told.behind) = (false, true);
         }
+        // The turn has ended; whether anybody still reads changes nothing about it.
+        let _ = self.catch_up().await;
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::artifact::Artifact;
 use crate::digest::{Digest, StateDigests, of_artifacts};
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use crate::json::Json;
 use crate::message::{Message, Role};
 use crate::state::{Messages, PointState, ScopedState, StateDelta, View};
 use crate::turn::{ArtifactChange, Changes, CustomChange, Splice};
-use crate::{AgentName, Error, FinishReason, Result, SessionId, Usage};
+use crate::{AgentName, Error, FinishReason, Point, Result, SessionId, Usage};
 
 /// Whether the session can be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +57,20 @@ struct Pending {
     usage: Usage,
 }
 
-/// What the client has been told of the custom state in this turn.
-#[derive(Default)]
-pub(crate) struct Streamed {
-    /// The last it was told; nothing yet in this turn when absent.
-    pub(crate) last: Option<Option<Json>>,
-    /// It changed since, and there was no room to say so.
-    pub(crate) behind: bool,
+impl Pending {
+    fn all_usage(&self) -> Usage {
+        let mut usage = self.usage;
+        self.events.iter().filter_map(|event| event.usage.as_ref()).for_each(|spent| usage.add(spent));
+        usage
+    }
+}
+
+/// What a record is made of while it is written.
+pub(crate) struct Taken {
+    base: Content,
+    base_digests: Option<StateDigests>,
+    line_usage: Usage,
+    pending: Pending,
 }
 
 pub(crate) struct Work {
@@ -82,7 +89,9 @@ pub(crate) struct Work {
     pub(crate) scope_delta: StateDelta,
     /// `temp:` keys: this invocation only.
     pub(crate) temp: BTreeMap<String, Json>,
-    pub(crate) streamed: Streamed,
+    /// The point whose record is the last that is written, and the last one that counts.
+    pub(crate) at: Option<Point>,
+    pub(crate) good_at: Option<Point>,
     pub(crate) turn_index: u64,
     pub(crate) turns: u64,
     pub(crate) line_usage: Usage,
@@ -107,7 +116,8 @@ impl Work {
             scopes: None,
             scope_delta: StateDelta::new(),
             temp: BTreeMap::new(),
-            streamed: Streamed::default(),
+            at: None,
+            good_at: None,
             turn_index: 0,
             turns: 0,
             line_usage: Usage::default(),
@@ -136,6 +146,34 @@ impl Work {
         self.pending = Pending::default();
     }
 
+    /// Takes what is to be written now, so that what is changed while it is written is not taken for written.
+    pub(crate) fn take(&mut self) -> Taken {
+        let taken = Taken {
+            base: std::mem::replace(&mut self.base, self.now.clone()),
+            base_digests: self.base_digests.take(),
+            line_usage: self.line_usage,
+            pending: std::mem::take(&mut self.pending),
+        };
+        self.line_usage.add(&taken.pending.all_usage());
+        taken
+    }
+
+    /// What was taken could not be written: it goes before what was changed since.
+    pub(crate) fn put_back(&mut self, agent: &AgentName, taken: Taken) -> Result<()> {
+        let since = std::mem::replace(&mut self.pending, taken.pending);
+        self.base = taken.base;
+        self.base_digests = taken.base_digests;
+        self.line_usage = taken.line_usage;
+        self.pending.events.extend(since.events);
+        self.pending.artifacts.extend(since.artifacts);
+        self.pending.custom |= since.custom;
+        self.pending.usage.add(&since.usage);
+        match since.splice {
+            Some(_) => self.set_messages(agent, self.now.messages.to_vec()),
+            None => Ok(()),
+        }
+    }
+
     /// What was changed did not count: back to the last good state.
     pub(crate) fn roll_back(&mut self) {
         self.now = self.good.clone();
@@ -143,6 +181,27 @@ impl Work {
         self.base_digests = None;
         self.pending = Pending::default();
         self.scope_delta = StateDelta::new();
+        self.at = self.good_at;
+    }
+
+    /// What was changed outside turns is written, or there is nowhere to write it.
+    pub(crate) fn settle_edit(&mut self, at: Option<Point>) {
+        self.good = self.now.clone();
+        self.older_schema = false;
+        let pending = self.pending_usage();
+        self.line_usage.add(&pending);
+        self.settle();
+        self.settle_scopes();
+        (self.at, self.good_at) = (at, at);
+    }
+
+    /// The changes to the `app:` and `user:` keys are written: from here on they are what is read.
+    pub(crate) fn settle_scopes(&mut self) {
+        let delta = std::mem::take(&mut self.scope_delta);
+        if let Some(scopes) = &mut self.scopes {
+            scopes.retain(|key, _| !delta.remove.contains(key));
+            scopes.extend(delta.set);
+        }
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
@@ -165,8 +224,13 @@ impl Work {
         Ok(())
     }
 
-    pub(crate) fn add_event(&mut self, event: Event) -> Result<()> {
+    pub(crate) fn add_event(&mut self, mut event: Event) -> Result<()> {
         self.check_open()?;
+        if event.partial {
+            // A piece of a stream: the whole of it will come.
+            return Ok(());
+        }
+        event.messages = event.messages.into_iter().map(Message::without_snapshot_id).collect::<Result<Vec<_>>>()?;
         for message in &event.messages {
             self.now.messages.push(message.clone());
         }
@@ -258,9 +322,7 @@ impl Work {
     }
 
     pub(crate) fn pending_usage(&self) -> Usage {
-        let mut usage = self.pending.usage;
-        self.pending.events.iter().filter_map(|event| event.usage.as_ref()).for_each(|spent| usage.add(spent));
-        usage
+        self.pending.all_usage()
     }
 
     fn custom_changed(&self) -> bool {
@@ -275,6 +337,22 @@ impl Work {
             || !pending.artifacts.is_empty()
             || !pending.usage.is_empty()
             || self.custom_changed()
+    }
+
+    /// Whether there is anything to write outside a turn, where the scopes go with the edit.
+    pub(crate) fn is_edited(&self) -> bool {
+        self.is_changed() || !self.scope_delta.is_empty()
+    }
+
+    /// What is to be written outside a turn.
+    pub(crate) fn edit(&self, agent: &AgentName, schema: u64) -> Changes {
+        let mut changes = self.changes(schema);
+        if !self.scope_delta.is_empty() {
+            let mut event = Event::new(agent.as_str()).with_state(self.scope_delta.clone());
+            event.kind = EventKind::State;
+            changes.events.push(event);
+        }
+        changes
     }
 
     /// What is to be written now.

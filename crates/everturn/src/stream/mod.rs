@@ -6,5 +6,5 @@ mod responder;
 
 pub use chunk::{Chunk, TurnEnd};
 pub use queue::StreamLimits;
-pub(crate) use queue::{Reader, Receiver, Sender, channel};
+pub(crate) use queue::{Reader, Receiver, Room, Sender, channel};
 pub use responder::Responder;

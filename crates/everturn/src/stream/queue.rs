@@ -4,6 +4,7 @@
 //! Changes of custom state never wait here; they are told with the next chunk that has room.
 
 use std::collections::VecDeque;
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -60,15 +61,15 @@ impl Shared {
     }
 
     /// Puts the chunk into the queue, or gives it back when there is no room. A gone reader takes everything.
-    fn offer(&self, chunk: Chunk, weight: usize) -> Result<(), Chunk> {
+    fn offer(&self, chunk: Chunk, weight: usize) -> Option<Chunk> {
         let mut state = self.lock();
         if !state.reader {
-            return Ok(());
+            return None;
         }
         let room = state.chunks.len() < self.limits.chunks
             && (state.bytes + weight <= self.limits.bytes || state.chunks.is_empty());
         if !room {
-            return Err(chunk);
+            return Some(chunk);
         }
         state.bytes += weight;
         state.chunks.push_back((chunk, weight));
@@ -77,7 +78,7 @@ impl Shared {
         if first {
             self.filled.notify_one();
         }
-        Ok(())
+        None
     }
 }
 
@@ -88,6 +89,13 @@ pub(crate) enum Reader {
     Gone,
 }
 
+/// Whether there was room for a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Enough,
+    None,
+}
+
 /// The agent's end. Closed by hand, not by dropping: handles to a session may outlive its invocation.
 #[derive(Clone)]
 pub(crate) struct Sender(Arc<Shared>);
@@ -96,30 +104,44 @@ impl Sender {
     /// Waits for room. A reader that takes nothing for too long is gone from then on.
     pub(crate) async fn send(&self, chunk: Chunk) -> Reader {
         let weight = chunk.weight();
-        let mut chunk = match self.0.offer(chunk, weight) {
-            Ok(()) => return self.reader(),
-            Err(chunk) => chunk,
-        };
+        let Some(mut chunk) = self.0.offer(chunk, weight) else { return self.reader() };
         loop {
             let drained = self.0.drained.notified();
             tokio::pin!(drained);
             // Told from before the attempt on, so that a reader in between is not missed.
             drained.as_mut().enable();
-            chunk = match self.0.offer(chunk, weight) {
-                Ok(()) => return self.reader(),
-                Err(chunk) => chunk,
-            };
-            if tokio::time::timeout(self.0.limits.reader_gone, drained).await.is_err() {
-                self.give_up();
+            match self.0.offer(chunk, weight) {
+                Some(back) => chunk = back,
+                None => return self.reader(),
+            }
+            if self.await_reader(drained).await == Reader::Gone {
                 return Reader::Gone;
             }
         }
     }
 
+    /// Waits until the reader takes something, told from now on. One that takes nothing for too long is gone.
+    pub(crate) fn taken(&self) -> impl Future<Output = Reader> {
+        let mut drained = Box::pin(self.0.drained.notified());
+        drained.as_mut().enable();
+        self.await_reader(drained)
+    }
+
+    async fn await_reader(&self, drained: impl Future<Output = ()>) -> Reader {
+        if tokio::time::timeout(self.0.limits.reader_gone, drained).await.is_err() {
+            self.give_up();
+            return Reader::Gone;
+        }
+        Reader::Reads
+    }
+
     /// Puts a chunk into the queue if there is room for it.
-    pub(crate) fn try_send(&self, chunk: Chunk) -> Result<(), Chunk> {
+    pub(crate) fn try_send(&self, chunk: Chunk) -> Room {
         let weight = chunk.weight();
-        self.0.offer(chunk, weight)
+        match self.0.offer(chunk, weight) {
+            None => Room::Enough,
+            Some(_) => Room::None,
+        }
     }
 
     pub(crate) fn reader(&self) -> Reader {
