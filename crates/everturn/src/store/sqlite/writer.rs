@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Sync};
-use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT};
+use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::recent::Recent;
 use super::rows::Rows;
@@ -94,7 +94,7 @@ impl Writer {
             conn: None,
             full_sync: None,
             log_pages: Arc::default(),
-            next_checkpoint: WAL_SOFT,
+            moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
         };
         state.adopt(conn)?;
@@ -152,9 +152,17 @@ struct WriterThread {
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
-    /// The size of the log at which it is moved into the file next.
-    next_checkpoint: u64,
+    moving: Moving,
     recent: Recent,
+}
+
+/// How far moving the log into the file has come.
+#[derive(Clone, Copy)]
+enum Moving {
+    /// It begins when the log has this size.
+    At(u64),
+    /// The background is at it; the rest is for the writer.
+    Most,
 }
 
 impl WriterThread {
@@ -311,19 +319,29 @@ impl WriterThread {
 
     fn after_batch(&mut self) {
         let wal = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
-        if wal < self.next_checkpoint {
-            // The log began anew, so it is due at its usual size again.
-            self.next_checkpoint = self.next_checkpoint.min((wal + WAL_SOFT).max(WAL_SOFT));
-        } else if wal > WAL_HARD {
-            if let Err(error) = self.truncate_log() {
-                tracing::warn!(%error, "the log could not be cut back");
-                self.circumstances.note(&error);
+        self.moving = match self.moving {
+            // The log may have begun anew; then it is due at its usual size again.
+            Moving::At(size) if wal < size => Moving::At(size.min(wal + WAL_SOFT)),
+            _ if wal > WAL_HARD => {
+                if let Err(error) = self.truncate_log() {
+                    tracing::warn!(%error, "the log could not be cut back");
+                    self.circumstances.note(&error);
+                }
+                // A reader may keep it from being cut back; that is not tried again with every batch.
+                Moving::At(wal + WAL_SOFT)
             }
-            self.next_checkpoint = WAL_HARD + WAL_SOFT;
-        } else {
-            self.checkpointer.wake();
-            self.next_checkpoint = wal + WAL_SOFT;
-        }
+            Moving::At(_) => {
+                self.checkpointer.wake();
+                Moving::Most
+            }
+            Moving::Most if self.checkpointer.is_busy() => Moving::Most,
+            Moving::Most => {
+                if let Some(Err(error)) = self.conn.as_ref().map(move_log) {
+                    self.circumstances.note(&error);
+                }
+                Moving::At(wal + WAL_SOFT)
+            }
+        };
     }
 
     /// Moves all of the log into the file and cuts it to nothing.
