@@ -328,7 +328,7 @@ pub(crate) trait Write: Read {
     fn new_num(&mut self) -> Result<u64>;
     fn put_session(&mut self, row: &SessionRow) -> Result<()>;
     /// Appends a record and gives its position.
-    fn append(&mut self, row: &RecordRow) -> Result<u64>;
+    fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64>;
     fn new_segment(&mut self, num: u64, parent: Option<Place>) -> Result<u64>;
     fn put_branch(&mut self, num: u64, row: &BranchRow) -> Result<()>;
     fn delete_branch(&mut self, num: u64, name: &BranchName) -> Result<()>;

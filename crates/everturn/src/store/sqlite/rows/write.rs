@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::Scope;
 use crate::store::engine::{
-    ArtifactRow, BranchRow, KeyRow, Place, RecordRow, SegmentRow, SessionRow, SnapshotRow, TurnRow, Write,
+    ArtifactRow, BranchRow, KeyRow, Place, RecordMeta, SegmentRow, SessionRow, SnapshotRow, TurnRow, Write,
 };
 use crate::{AppName, BranchName, Result, SnapshotId, TurnKey, UserId};
 
@@ -27,8 +27,7 @@ impl Write for Rows<'_> {
         self.change(change)
     }
 
-    fn append(&mut self, row: &RecordRow) -> Result<u64> {
-        let meta = &row.meta;
+    fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64> {
         let pos = self.recent.position() + 1;
         self.sql.run(
             "append",
@@ -45,7 +44,7 @@ impl Write for Rows<'_> {
                 meta.at.as_micros(),
                 meta.snapshot.map(|id| *id.uuid().as_bytes()),
                 codec::tip_bytes(&meta.tip),
-                row.body,
+                body,
             ],
         )?;
         self.recent.append(meta.clone());
