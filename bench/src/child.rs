@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Subcommand;
 use everturn::store::{At, BeginTurn, Busy, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _};
-use everturn::{Changes, Event, Input, InvocationId, Message, NewSnapshot, SnapshotId};
+use everturn::{Changes, Event, Input, InvocationId, NewSnapshot, SnapshotId};
 
 use crate::stats::millis;
 use crate::workload::{Talk, key, timed_turn};
@@ -89,12 +89,13 @@ async fn crowd(path: PathBuf, process: usize, turns: usize) -> Result<()> {
             _ => (&own, &mut longest_own),
         };
         let content = talk.plain()?;
-        let begin = BeginTurn::new(Start::Session(key.clone()), InvocationId::new("i")?, Input::text(&content.user))
-            .busy(Busy::Wait(Duration::from_secs(30)));
+        let begin =
+            BeginTurn::new(Start::Session(key.clone()), InvocationId::new("i")?, Input::messages([content.user]))
+                .busy(Busy::Wait(Duration::from_secs(30)));
         let start = Instant::now();
         let begun = store.begin(begin).await?.begun()?;
         *longest = start.elapsed().max(*longest);
-        let mut changes = Changes::new().event(Event::model("helper", Message::model(&content.model)));
+        let mut changes = Changes::new().event(Event::model("helper", content.model));
         changes.custom = content.custom.map(everturn::CustomChange::Set);
         let end = EndTurn::completed(begun.fence, changes).snapshot(NewSnapshot::new(content.snapshot));
         let start = Instant::now();

@@ -47,8 +47,8 @@ pub(crate) struct Talk {
 
 /// What is said in a turn, made before the clock runs.
 pub(crate) struct Content {
-    pub(crate) user: String,
-    pub(crate) model: String,
+    pub(crate) user: Message,
+    pub(crate) model: Message,
     pub(crate) custom: Option<Json>,
     pub(crate) snapshot: SnapshotId,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Content {
 impl Content {
     /// The bytes a person would count.
     pub(crate) fn text_bytes(&self) -> u64 {
-        (self.user.len() + self.model.len()) as u64
+        (self.user.text().len() + self.model.text().len()) as u64
     }
 }
 
@@ -87,8 +87,8 @@ impl Talk {
         let (said, topic) = (self.said, self.words(16));
         let custom = format!("{{\"turn\":{said},\"topic\":\"{topic}\"}}");
         Ok(Content {
-            user: self.words(MESSAGE),
-            model: self.words(MESSAGE),
+            user: Message::user(self.words(MESSAGE)),
+            model: Message::model(self.words(MESSAGE)),
             custom: Some(Json::parse(custom)?),
             snapshot: self.snapshot_id(),
         })
@@ -161,14 +161,14 @@ pub(crate) async fn turn_from(
     content: Content,
     reading: Reading,
 ) -> Result<Receipt> {
-    let begin = BeginTurn::new(start, InvocationId::new("i")?, Input::text(&content.user));
+    let begin = BeginTurn::new(start, InvocationId::new("i")?, Input::messages([content.user]));
     let begun = store.begin(begin).await?.begun()?;
     if reading == Reading::State {
         let state = store.state(At::Point(begun.session.clone(), begun.point)).await?;
         let state = state.context("the state a turn stands at is missing")?;
         anyhow::ensure!(state.messages().last().is_some(), "the user's message is missing from the state");
     }
-    let mut changes = Changes::new().event(Event::model("helper", Message::model(&content.model)));
+    let mut changes = Changes::new().event(Event::model("helper", content.model));
     if let Some(custom) = content.custom {
         changes = changes.custom(custom);
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use everturn::SessionKey;
 use everturn::store::SqliteStore;
+use everturn::{Message, SessionKey};
 
 use super::flat::{SHORT_BEFORE, SHORT_TIMED, fill_logs};
 use super::{Bench, files, open_without_fsync, progress};
@@ -79,8 +79,12 @@ fn per_turn(bench: &Bench) -> Result<f64> {
             let key = crate::workload::open_or_create(&store, "s").await?;
             for _ in 0..turns {
                 let custom = Some(state.changed(&mut talk)?);
-                let content =
-                    Content { user: talk.words(8), model: talk.words(8), custom, snapshot: talk.snapshot_id() };
+                let content = Content {
+                    user: Message::user(talk.words(8)),
+                    model: Message::model(talk.words(8)),
+                    custom,
+                    snapshot: talk.snapshot_id(),
+                };
                 turn(&store, &key, content, Reading::Nothing).await?;
             }
             Ok(())

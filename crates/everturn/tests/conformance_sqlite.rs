@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use everturn::store::conformance::{Capabilities, Harness, LEASE, Verdict, cases, conformance_tests};
-use everturn::store::{SqliteOptions, Store};
+use everturn::store::{Durability, SqliteOptions, Store};
 use everturn::{ManualClock, Result};
 use everturn_testvfs::{FaultVfs, Loss};
 use tempfile::TempDir;
@@ -16,13 +16,14 @@ struct Sqlite {
     live: TempDir,
     after: TempDir,
     disk: Option<FaultVfs>,
+    journal: Option<u64>,
 }
 
 impl Sqlite {
     fn new() -> Self {
         let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
         let directory = || tempfile::tempdir().unwrap();
-        Self { clock, live: directory(), after: directory(), disk: None }
+        Self { clock, live: directory(), after: directory(), disk: None, journal: None }
     }
 
     /// On a disk that remembers what was flushed.
@@ -33,9 +34,18 @@ impl Sqlite {
         Self { disk: Some(disk), ..Self::new() }
     }
 
+    /// With so many records that may wait in the journal.
+    fn with_journal(records: u64) -> Self {
+        Self { journal: Some(records), ..Self::new() }
+    }
+
     fn open_in(&self, directory: &Path, disk: Option<&FaultVfs>) -> Result<Arc<dyn Store>> {
         let options =
             SqliteOptions::new(directory.join("sessions.db")).clock(Arc::new(self.clock.clone())).lease(LEASE);
+        let options = match self.journal {
+            Some(records) => options.journal(records).durability(Durability::ProcessSafe),
+            None => options,
+        };
         let options = match disk {
             Some(disk) => options.vfs(disk.name()),
             None => options,
@@ -92,4 +102,23 @@ async fn power_cuts_cost_nothing_that_was_acknowledged() {
         let verdict = case.run(Arc::new(Sqlite::recorded())).await;
         assert!(matches!(verdict, Verdict::Passed), "{case:?}: {verdict:?}");
     }
+}
+
+/// Above, hardly a case writes enough for the tables to be filled while it runs: there all is read from the journal.
+async fn all_is_kept_with_a_journal_of(records: u64) {
+    for case in cases() {
+        let verdict = case.run(Arc::new(Sqlite::with_journal(records))).await;
+        assert!(!matches!(verdict, Verdict::Failed(_)), "{case:?}: {verdict:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tables_may_be_filled_with_each_write() {
+    all_is_kept_with_a_journal_of(1).await;
+}
+
+/// What a handle knows of the journal is out of date then as often as not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tables_may_be_filled_in_the_middle_of_a_turn() {
+    all_is_kept_with_a_journal_of(3).await;
 }

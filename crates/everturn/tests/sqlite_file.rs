@@ -201,6 +201,40 @@ async fn purging_keeps_what_a_forks_line_reaches_until_the_fork_goes_too() {
     }
 }
 
+/// Each handle keeps what the journal says; one that did not notice that another wrote to it, or emptied it into the
+/// tables, would begin at an old head or find nothing at all.
+#[tokio::test]
+async fn handles_notice_what_others_wrote_before_and_after_the_tables_are_filled() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |journal| SqliteOptions::new(dir.path().join("s.db")).journal(journal).open().unwrap();
+    // One of them never fills the tables.
+    let handles = [open(3), open(1000), open(7)];
+    handles[0].create(CreateSession::at(key("s"))).await.unwrap();
+    for i in 0..60 {
+        let written = turn(&handles[i % 3], &key("s"), &format!("{i}")).await;
+        for reader in &handles {
+            let state = reader.head_state(&key("s")).await.unwrap();
+            assert_eq!((state.messages().len(), state.point()), (2 * i + 2, written.point));
+            let id = written.snapshot_id.unwrap();
+            let snapshot = reader.snapshot(everturn::store::SnapshotRef::Id(id)).await.unwrap().unwrap();
+            assert_eq!((snapshot.point, snapshot.turn_index), (written.point, i as u64));
+        }
+    }
+    assert!(handles[1].verify(VerifyScope::All).await.unwrap().damage.is_none());
+}
+
+#[tokio::test]
+async fn a_store_that_is_closed_leaves_nothing_in_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(&dir.path().join("s.db")).await;
+    let conn = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
+    let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert_eq!(count("SELECT count(*) FROM journal WHERE changes = x''"), 1);
+    assert_eq!(count("SELECT count(*) FROM journal"), 1);
+    assert_eq!(count("SELECT count(*) FROM placed"), count("SELECT max(position) FROM journal"));
+    assert_eq!(count("SELECT count(*) FROM session"), 1);
+}
+
 #[tokio::test]
 async fn damage_is_found_and_named() {
     let dir = tempfile::tempdir().unwrap();

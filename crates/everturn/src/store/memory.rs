@@ -358,11 +358,11 @@ impl Write for Tables {
         Ok(())
     }
 
-    fn append(&mut self, row: &RecordRow) -> Result<u64> {
+    fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64> {
         self.positions += 1;
-        let key = (row.meta.num, row.meta.seq);
-        self.records.insert(key, (self.positions, row.clone()));
-        if row.meta.snapshot.is_some() {
+        let key = (meta.num, meta.seq);
+        self.records.insert(key, (self.positions, RecordRow { meta: meta.clone(), body: body.to_vec() }));
+        if meta.snapshot.is_some() {
             self.named.insert(key);
         }
         Ok(self.positions)

@@ -1,5 +1,7 @@
 //! How a turn begins: by session, snapshot or point; again under the same key; or taken over from the dead.
 
+use std::sync::Arc;
+
 use super::body::Body;
 use super::prepare::Prepared;
 use super::rules::{Ctx, NewRecord, Step, head_of, live_session, no_branch};
@@ -19,7 +21,7 @@ pub(crate) struct NewTurn {
     pub(crate) turn: BeginTurn,
     pub(crate) payload: Digest,
     pub(crate) create: Option<NewSession>,
-    pub(crate) prepared: Option<Prepared>,
+    pub(crate) prepared: Option<Arc<Prepared>>,
 }
 
 pub(crate) fn begin(ctx: &mut Ctx<'_>, new: &NewTurn) -> Result<Step<Written<Begin>>> {

@@ -214,7 +214,7 @@ const DICTIONARY: &str = include_str!("dictionary.txt");
 static ENCODER: LazyLock<EncoderDictionary<'static>> =
     LazyLock::new(|| EncoderDictionary::copy(DICTIONARY.as_bytes(), LEVEL));
 static DECODER: LazyLock<DecoderDictionary<'static>> = LazyLock::new(|| DecoderDictionary::copy(DICTIONARY.as_bytes()));
-const LEVEL: i32 = 3;
+const LEVEL: i32 = 1;
 
 thread_local! {
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };

@@ -4,7 +4,7 @@ use super::body::{Body, EndBody, EndBodyStatus, encode};
 use super::line::{Lines, climb, find_point};
 use super::prepare::Prepared;
 use super::tables::{
-    ArtifactRow, Beat, BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow,
+    ArtifactRow, Beat, BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, Scan, SessionRow,
     SnapshotRow, TurnRow, Write,
 };
 use crate::digest::Digest;
@@ -206,29 +206,26 @@ impl Ctx<'_> {
     /// Appends a record to a session; the row is the caller's to write back.
     pub(crate) fn append(&mut self, session: &mut SessionRow, record: NewRecord<'_>) -> Result<RecordMeta> {
         let seq = session.next_seq;
-        let row = RecordRow {
-            meta: RecordMeta {
-                num: session.num,
-                seq,
-                segment: record.segment,
-                kind: record.kind,
-                turn: record.turn.map(|(turn, _)| turn),
-                attempt: record.turn.map_or(0, |(_, attempt)| attempt),
-                at: self.env.now,
-                event: record.event,
-                snapshot: record.snapshot,
-                width: record.width,
-                tip: record.tip.clone(),
-            },
-            body: record.body.to_vec(),
+        let meta = RecordMeta {
+            num: session.num,
+            seq,
+            segment: record.segment,
+            kind: record.kind,
+            turn: record.turn.map(|(turn, _)| turn),
+            attempt: record.turn.map_or(0, |(_, attempt)| attempt),
+            at: self.env.now,
+            event: record.event,
+            snapshot: record.snapshot,
+            width: record.width,
+            tip: record.tip.clone(),
         };
-        session.updated_pos = self.tx.append(&row)?;
+        session.updated_pos = self.tx.append(&meta, record.body)?;
         session.next_seq += record.width;
         session.updated_at = self.env.now;
         if session.created_pos == 0 {
             session.created_pos = session.updated_pos;
         }
-        Ok(row.meta)
+        Ok(meta)
     }
 
     /// Appends an admin record, which lives in no segment.

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::session::SessionKey;
@@ -118,7 +116,7 @@ pub(crate) struct SegmentRow {
 }
 
 /// A record anywhere in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) num: u64,
     pub(crate) segment: u64,
@@ -126,7 +124,7 @@ pub(crate) struct Place {
 }
 
 /// A turn that has begun and not ended.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TurnRow {
     pub(crate) num: u64,
     pub(crate) begin: u64,
@@ -153,7 +151,7 @@ pub(crate) struct TurnRow {
     pub(crate) beat: Beat,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PutArtifact {
     pub(crate) name: String,
     pub(crate) digest: Digest,
@@ -161,7 +159,7 @@ pub(crate) struct PutArtifact {
 }
 
 /// The last sign of life of whoever runs a turn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Beat {
     pub(crate) owner: String,
     pub(crate) boot: String,
@@ -330,7 +328,7 @@ pub(crate) trait Write: Read {
     fn new_num(&mut self) -> Result<u64>;
     fn put_session(&mut self, row: &SessionRow) -> Result<()>;
     /// Appends a record and gives its position.
-    fn append(&mut self, row: &RecordRow) -> Result<u64>;
+    fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64>;
     fn new_segment(&mut self, num: u64, parent: Option<Place>) -> Result<u64>;
     fn put_branch(&mut self, num: u64, row: &BranchRow) -> Result<()>;
     fn delete_branch(&mut self, num: u64, name: &BranchName) -> Result<()>;

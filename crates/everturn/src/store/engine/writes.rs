@@ -90,7 +90,7 @@ impl<B: Backend> Inner<B> {
                 _ => {}
             }
         }
-        let mut prepared = if needs_base { None } else { Some(draft.prepare(None, &self.config.limits)?) };
+        let mut prepared = if needs_base { None } else { Some(Arc::new(draft.prepare(None, &self.config.limits)?)) };
         let mut new = NewTurn { turn, payload, create, prepared: prepared.clone() };
         loop {
             let shared = Arc::new(new);
@@ -100,13 +100,13 @@ impl<B: Backend> Inner<B> {
                     if let Begin::Begun(begun) = &written.answer {
                         self.remember_tip(begun.turn, &written);
                     }
-                    self.remember(&written, prepared.as_ref());
+                    self.remember(&written, prepared.as_deref());
                     self.news.tell(written.session);
                     return Ok(written.answer);
                 }
                 Step::Rebase(place) => {
                     let state = self.state_at(place).await?;
-                    prepared = Some(draft.prepare(Some(&state), &self.config.limits)?);
+                    prepared = Some(Arc::new(draft.prepare(Some(&state), &self.config.limits)?));
                     new = NewTurn {
                         turn: shared.turn.clone(),
                         payload,

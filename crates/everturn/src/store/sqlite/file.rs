@@ -19,7 +19,7 @@ const APPLICATION_ID: i32 = 0x4576_546e;
 const FORMAT: i32 = 1;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
-pub(super) const PAGE_SIZE: u32 = 8192;
+pub(super) const PAGE_SIZE: u32 = 4096;
 /// Migrations by the format they lead to.
 const MIGRATIONS: [&str; FORMAT as usize] = [include_str!("schema.sql")];
 
@@ -28,6 +28,7 @@ pub(super) struct StoreFile {
     path: PathBuf,
     vfs: Option<String>,
     durability: Durability,
+    journal: u64,
 }
 
 impl Drop for StoreFile {
@@ -107,7 +108,7 @@ pub(super) enum Access {
 
 impl StoreFile {
     /// Finds the file, creating it and its directory where they are missing, and makes sure that it is ours.
-    pub(super) fn prepare(path: &Path, vfs: Option<String>, durability: Durability) -> Result<Self> {
+    pub(super) fn prepare(path: &Path, vfs: Option<String>, durability: Durability, journal: u64) -> Result<Self> {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(Error::unsupported(format!(
                 "SQLite {} can corrupt a shared file: build with 3.51.3 or newer",
@@ -130,7 +131,7 @@ impl StoreFile {
             None => create_and_check(&path, unusable)?,
         };
         open.add(&path);
-        Ok(Self { path, vfs, durability })
+        Ok(Self { path, vfs, durability, journal })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -146,6 +147,11 @@ impl StoreFile {
 
     pub(super) fn durability(&self) -> Durability {
         self.durability
+    }
+
+    /// How many records may wait in the journal.
+    pub(super) fn journal(&self) -> u64 {
+        self.journal
     }
 
     /// The file by whose lock processes take turns.

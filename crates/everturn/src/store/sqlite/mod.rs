@@ -4,12 +4,16 @@
 //! one moves the log into the file in the background. Several processes may open the same file: they take turns by a
 //! lock around each batch, and no "database is locked" reaches a caller. `docs/format.md` says what is in the file.
 
+mod change;
 mod checkpoint;
 mod codec;
 mod file;
 mod owner;
+mod pack;
 mod readers;
+mod recent;
 mod rows;
+mod sql;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -76,6 +80,7 @@ pub struct SqliteOptions {
     durability: Durability,
     vfs: Option<String>,
     readers: usize,
+    journal: u64,
     config: Config,
 }
 
@@ -89,6 +94,7 @@ impl SqliteOptions {
             durability: Durability::default(),
             vfs: None,
             readers: 2,
+            journal: 1024,
             config: Config::default(),
         }
     }
@@ -135,6 +141,14 @@ impl SqliteOptions {
         self
     }
 
+    /// How many records may wait in the journal, at least one, before the tables that find them are filled. More make
+    /// writing to many sessions cheaper and opening the file after a crash slower.
+    #[must_use]
+    pub fn journal(mut self, records: u64) -> Self {
+        self.journal = records.max(1);
+        self
+    }
+
     /// How many threads read, at least one.
     #[must_use]
     pub fn readers(mut self, readers: usize) -> Self {
@@ -154,7 +168,7 @@ impl SqliteOptions {
     /// Refused: a directory that cannot be written (`Unavailable`), a file that is something else (`Invalid`), of a
     /// newer format (`Unsupported`), or damaged (`Corrupt`). None of them is changed.
     pub fn open(self) -> Result<SqliteStore> {
-        let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability)?);
+        let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability, self.journal)?);
         let lock = file.lock_file()?;
         let (conn, owners) = {
             // One process at a time: SQLite does not wait while another one switches a new file to its log, and an owner

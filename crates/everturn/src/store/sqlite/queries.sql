@@ -5,88 +5,91 @@ SELECT * FROM session WHERE app = ?1 AND user = ?2 AND id = ?3 AND deleted = 0;
 -- session
 SELECT * FROM session WHERE num = ?1;
 -- deleted_sessions
-SELECT session.* FROM deleted JOIN session USING (num) ORDER BY num;
+SELECT * FROM session WHERE deleted = 1 ORDER BY num;
 -- tree_sessions
 SELECT * FROM session WHERE tree = ?1 ORDER BY num;
--- update_session
-UPDATE session SET agent = ?2, title = ?3, labels = ?4, metadata = ?5, updated_at = ?6, next_seq = ?7, head_seq = ?8,
-    head_num = ?9, head_segment = ?10, head_next = ?11, head_lease = ?12, head_turns = ?13, usage = ?14,
-    interrupted = ?15, updated_pos = ?16
-WHERE num = ?1;
--- insert_session
-INSERT INTO session (num, agent, title, labels, metadata, updated_at, next_seq, head_seq, head_num, head_segment,
-    head_next, head_lease, head_turns, usage, interrupted, updated_pos, tree, app, user, id, created_at, inherited,
-    forked_id, forked_seq, deleted, created_pos, listed_pos)
+-- put_session
+INSERT INTO session (num, tree, app, user, id, agent, title, labels, metadata, created_at, updated_at, next_seq, head_seq,
+    head_num, head_segment, head_next, head_lease, head_turns, usage, inherited, interrupted, forked_id, forked_seq,
+    deleted, created_pos, updated_pos)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-    0, ?25, ?25);
--- mark_deleted
-UPDATE session SET deleted = 1 WHERE num = ?1;
--- note_deleted
-INSERT OR IGNORE INTO deleted (num) VALUES (?1);
--- forget_deleted
-DELETE FROM deleted WHERE num = ?1;
+    ?25, ?26)
+ON CONFLICT (num) DO UPDATE SET agent = excluded.agent, title = excluded.title, labels = excluded.labels,
+    metadata = excluded.metadata, updated_at = excluded.updated_at, next_seq = excluded.next_seq,
+    head_seq = excluded.head_seq, head_num = excluded.head_num, head_segment = excluded.head_segment,
+    head_next = excluded.head_next, head_lease = excluded.head_lease, head_turns = excluded.head_turns,
+    usage = excluded.usage, interrupted = excluded.interrupted, deleted = excluded.deleted,
+    updated_pos = excluded.updated_pos;
 -- remove_session
 DELETE FROM session WHERE num = ?1;
 
 -- record
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM placed
 WHERE num = ?1 AND seq = ?2;
 -- meta
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record WHERE num = ?1 AND seq = ?2;
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed WHERE num = ?1 AND seq = ?2;
 -- scan_all
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq;
 -- scan_all_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq DESC;
 -- scan_segment
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq;
 -- scan_segment_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq DESC;
 -- metas_all
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq;
 -- metas_all_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq DESC;
 -- metas_segment
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq;
 -- metas_segment_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq DESC;
 -- named_all
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND named = 1 ORDER BY seq;
 -- named_all_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND named = 1 ORDER BY seq DESC;
 -- named_segment
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 AND named = 1 ORDER BY seq;
 -- named_segment_newest
-SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM record
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip FROM placed
 WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 AND named = 1 ORDER BY seq DESC;
 -- append
-INSERT INTO record (pos, num, seq, segment, named, kind, turn, attempt, event, width, at, snapshot, tip, body)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14);
--- last_pos
-SELECT max(ifnull((SELECT max(pos) FROM record), 0), (SELECT value FROM fact WHERE name = 'floor'));
+INSERT INTO record (pos, num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, body)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13);
+-- records_after
+SELECT num, seq, segment, kind, turn, attempt, event, width, at, snapshot, tip, pos FROM record WHERE pos > ?1 ORDER BY pos;
+-- body
+SELECT body FROM record WHERE pos = ?1;
+-- put_place
+INSERT INTO place (num, seq, segment, named, pos) VALUES (?1, ?2, ?3, ?4, ?5);
 -- pos_at
-SELECT pos FROM record WHERE num = ?1 AND pos <= ?2 ORDER BY seq DESC LIMIT 1;
+SELECT pos FROM place WHERE num = ?1 AND pos <= ?2 ORDER BY seq DESC LIMIT 1;
 -- removable_records
-SELECT pos, snapshot FROM record WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq LIMIT ?5;
+SELECT seq, pos, snapshot FROM placed WHERE num = ?1 AND seq BETWEEN ?2 AND ?3 AND segment = ?4 ORDER BY seq LIMIT ?5;
 -- remove_record
 DELETE FROM record WHERE pos = ?1;
+-- remove_place
+DELETE FROM place WHERE num = ?1 AND seq = ?2;
 
 -- segment
 SELECT id, num, parent_num, parent_segment, parent_seq FROM segment WHERE id = ?1;
 -- segments
 SELECT id, num, parent_num, parent_segment, parent_seq FROM segment WHERE num = ?1 ORDER BY id;
--- new_segment
-INSERT INTO segment (num, parent_num, parent_segment, parent_seq) VALUES (?1, ?2, ?3, ?4);
+-- last_segment
+SELECT max(id) FROM segment;
+-- put_segment
+INSERT INTO segment (id, num, parent_num, parent_segment, parent_seq) VALUES (?1, ?2, ?3, ?4, ?5);
 -- remove_segments
 DELETE FROM segment WHERE num = ?1;
 
@@ -162,14 +165,12 @@ SELECT digest FROM blob WHERE tree = ?1;
 -- remove_blob
 DELETE FROM blob WHERE tree = ?1 AND digest = ?2;
 
--- fact
-SELECT value FROM fact WHERE name = ?1;
--- set_fact
-UPDATE fact SET value = ?2 WHERE name = ?1;
--- touched
-SELECT DISTINCT num FROM record WHERE pos > ?1;
--- list_session
-UPDATE session SET listed_pos = updated_pos WHERE num = ?1;
+-- journal
+SELECT at, position, num, changes FROM journal WHERE at >= ?1 ORDER BY at;
+-- put_entry
+INSERT INTO journal (at, position, num, changes) VALUES (?1, ?2, ?3, ?4);
+-- clear_journal
+DELETE FROM journal;
 
 -- list_created
 SELECT * FROM session WHERE num > ?1 AND deleted = 0 ORDER BY num;
@@ -182,12 +183,12 @@ WHERE app = ?2 AND user = ?3 AND num > ?1 AND deleted = 0 ORDER BY num;
 SELECT * FROM session INDEXED BY session_by_key
 WHERE app = ?2 AND user = ?3 AND num < ?1 AND deleted = 0 ORDER BY num DESC;
 -- list_updated
-SELECT * FROM session INDEXED BY session_by_update WHERE listed_pos > ?1 AND deleted = 0 ORDER BY listed_pos;
+SELECT * FROM session INDEXED BY session_by_update WHERE deleted = 0 AND updated_pos > ?1 ORDER BY updated_pos;
 -- list_updated_newest
-SELECT * FROM session INDEXED BY session_by_update WHERE listed_pos < ?1 AND deleted = 0 ORDER BY listed_pos DESC;
+SELECT * FROM session INDEXED BY session_by_update WHERE deleted = 0 AND updated_pos < ?1 ORDER BY updated_pos DESC;
 -- list_owner_updated
 SELECT * FROM session INDEXED BY session_by_owner_update
-WHERE app = ?2 AND user = ?3 AND listed_pos > ?1 AND deleted = 0 ORDER BY listed_pos;
+WHERE app = ?2 AND user = ?3 AND updated_pos > ?1 AND deleted = 0 ORDER BY updated_pos;
 -- list_owner_updated_newest
 SELECT * FROM session INDEXED BY session_by_owner_update
-WHERE app = ?2 AND user = ?3 AND listed_pos < ?1 AND deleted = 0 ORDER BY listed_pos DESC;
+WHERE app = ?2 AND user = ?3 AND updated_pos < ?1 AND deleted = 0 ORDER BY updated_pos DESC;

@@ -10,11 +10,19 @@ use tokio::sync::oneshot;
 
 use super::super::engine::{Env, Read};
 use super::file::{Access, StoreFile};
+use super::recent::Recent;
 use super::rows::Rows;
 use super::{Circumstances, failure};
 use crate::{Error, Result};
 
-type Task = Box<dyn FnOnce(Result<&Connection>, &Circumstances) + Send>;
+type Task = Box<dyn FnOnce(Result<&mut Open>, &Circumstances) + Send>;
+
+/// A connection, and what it knows of the journal.
+struct Open {
+    generation: u64,
+    conn: Connection,
+    recent: Recent,
+}
 
 #[derive(Debug)]
 pub(super) struct Readers {
@@ -52,11 +60,11 @@ impl Readers {
         F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let task: Task = Box::new(move |conn, circumstances| {
+        let task: Task = Box::new(move |open, circumstances| {
             if reply.is_closed() {
                 return;
             }
-            let result = conn.and_then(|conn| in_one_moment(conn, circumstances, reader));
+            let result = open.and_then(|open| in_one_moment(open, circumstances, reader));
             let _ = reply.send(result);
         });
         let stopped = || Error::internal("the readers have stopped");
@@ -76,34 +84,34 @@ impl Drop for Readers {
 }
 
 fn in_one_moment<T>(
-    conn: &Connection,
+    open: &mut Open,
     circumstances: &Circumstances,
     reader: impl FnOnce(&dyn Read, &Env<'_>) -> Result<T>,
 ) -> Result<T> {
-    let tx = conn.unchecked_transaction().map_err(|e| failure(e, "read"))?;
-    let result = circumstances.with_env(|env| reader(&Rows::new(&tx), env));
+    let tx = open.conn.unchecked_transaction().map_err(|e| failure(e, "read"))?;
+    let rows = Rows::open(&tx, &mut open.recent);
+    let result = rows.and_then(|rows| circumstances.with_env(|env| reader(&rows, env)));
     let _ = tx.finish();
     result
 }
 
 fn serve(file: &StoreFile, queue: &Mutex<Receiver<Task>>, circumstances: &Circumstances, generation: &AtomicU64) {
-    let mut open: Option<(u64, Connection)> = None;
+    let mut open: Option<Open> = None;
     loop {
         let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(task) = task else { return };
         let now = generation.load(Ordering::SeqCst);
-        if open.as_ref().is_some_and(|(of, _)| *of != now) {
+        if open.as_ref().is_some_and(|open| open.generation != now) {
             open = None;
         }
-        let conn = match open.take() {
+        let opened = match open.take() {
             Some(open) => Ok(open),
-            None => file.connect(Access::Read).map(|conn| (now, conn)),
+            None => file.connect(Access::Read).map(|conn| Open { generation: now, conn, recent: Recent::default() }),
         };
-        match conn {
-            Ok(conn) => {
-                let (_, conn) = open.insert(conn);
-                let conn: &Connection = conn;
-                let run = std::panic::AssertUnwindSafe(|| task(Ok(conn), circumstances));
+        match opened {
+            Ok(opened) => {
+                let opened = open.insert(opened);
+                let run = std::panic::AssertUnwindSafe(|| task(Ok(opened), circumstances));
                 if std::panic::catch_unwind(run).is_err() {
                     tracing::error!("a reader panicked; its connection is opened anew");
                     open = None;

@@ -1,11 +1,14 @@
 -- Format 1. docs/format.md explains each table.
 
--- Small facts about the store: `watermark`, the position up to which listing indexes are filled; `floor`, the highest
--- position ever removed; `num`, the last session number given. None of them ever goes back.
-CREATE TABLE fact (
-    name  TEXT PRIMARY KEY,
-    value INTEGER NOT NULL
-) WITHOUT ROWID;
+-- What was written since the other tables were last filled, one entry for each transaction: `changes` to rows that are
+-- not in their tables yet. `position` and `num` are the store's last position and the last session number given. The
+-- first entry has no changes: the tables are filled up to its position.
+CREATE TABLE journal (
+    at       INTEGER PRIMARY KEY,
+    position INTEGER NOT NULL,
+    num      INTEGER NOT NULL,
+    changes  BLOB NOT NULL
+);
 
 -- Sessions. A number never comes back: it tells a late writer of a deleted session from the session created later under
 -- the same id. `main`'s head and lease are here, so that a plain turn touches one row less.
@@ -35,21 +38,15 @@ CREATE TABLE session (
     forked_seq   INTEGER,
     deleted      INTEGER NOT NULL,
     created_pos  INTEGER NOT NULL,
-    updated_pos  INTEGER NOT NULL,
-    listed_pos   INTEGER NOT NULL
+    updated_pos  INTEGER NOT NULL
 );
 -- A live session by its key.
 CREATE UNIQUE INDEX session_by_key ON session (app, user, id) WHERE deleted = 0;
--- Listings by update, of everybody and of one user; filled behind the watermark, so that turns do not touch them.
-CREATE INDEX session_by_update ON session (listed_pos) WHERE deleted = 0;
-CREATE INDEX session_by_owner_update ON session (app, user, listed_pos) WHERE deleted = 0;
+-- Listings by update, of everybody and of one user; deleted sessions still to be reclaimed.
+CREATE INDEX session_by_update ON session (deleted, updated_pos);
+CREATE INDEX session_by_owner_update ON session (app, user, updated_pos) WHERE deleted = 0;
 -- Sessions of a tree, for reclaiming.
 CREATE INDEX session_by_tree ON session (tree);
-
--- Deleted sessions still to be reclaimed.
-CREATE TABLE deleted (
-    num INTEGER PRIMARY KEY
-);
 
 -- Records, in the order they were written in the whole store.
 CREATE TABLE record (
@@ -57,7 +54,6 @@ CREATE TABLE record (
     num      INTEGER NOT NULL,
     seq      INTEGER NOT NULL,
     segment  INTEGER NOT NULL,
-    named    INTEGER NOT NULL,
     kind     INTEGER NOT NULL,
     turn     INTEGER,
     attempt  INTEGER NOT NULL,
@@ -68,9 +64,22 @@ CREATE TABLE record (
     tip      BLOB NOT NULL,
     body     BLOB NOT NULL
 );
--- A record by number; a stretch of a segment; the records that name snapshots. Foreign segments in between and
--- records without a snapshot are skipped without leaving the index.
-CREATE UNIQUE INDEX record_by_seq ON record (num, seq, segment, named);
+-- A record by number; a stretch of a segment; the records that name snapshots. Foreign segments in between and records
+-- without a snapshot are skipped without leaving it.
+CREATE TABLE place (
+    num     INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    segment INTEGER NOT NULL,
+    named   INTEGER NOT NULL,
+    pos     INTEGER NOT NULL,
+    PRIMARY KEY (num, seq)
+) WITHOUT ROWID;
+
+-- Records in the order of their sessions.
+CREATE VIEW placed AS
+SELECT place.num, place.seq, place.segment, place.named, place.pos, kind, turn, attempt, event, width, at, snapshot, tip,
+    body
+FROM place CROSS JOIN record ON record.pos = place.pos;
 
 -- Stretches of the tree.
 CREATE TABLE segment (
@@ -100,7 +109,7 @@ CREATE TABLE branch (
 CREATE TABLE turn (
     num   INTEGER NOT NULL,
     begin INTEGER NOT NULL,
-    row   TEXT NOT NULL,
+    row   BLOB NOT NULL,
     PRIMARY KEY (num, begin)
 ) WITHOUT ROWID;
 
@@ -160,4 +169,4 @@ CREATE TABLE blob (
     PRIMARY KEY (tree, digest)
 ) WITHOUT ROWID;
 
-INSERT INTO fact (name, value) VALUES ('watermark', 0), ('floor', 0), ('num', 0);
+INSERT INTO journal (at, position, num, changes) VALUES (0, 0, 0, x'');

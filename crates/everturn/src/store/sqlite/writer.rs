@@ -13,16 +13,15 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Sync};
-use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT};
+use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
+use super::recent::Recent;
 use super::rows::Rows;
 use super::{Circumstances, Durability, failure};
 use crate::{Error, ErrorKind, Result};
 
 /// Rules in one transaction at most, so that the first of them does not wait too long.
 const MAX_BATCH: usize = 512;
-/// Records after which the listing indexes are filled.
-const LISTING_LAG: u64 = 1024;
 
 enum Request {
     Job(Box<dyn Job>),
@@ -95,8 +94,8 @@ impl Writer {
             conn: None,
             full_sync: None,
             log_pages: Arc::default(),
-            next_checkpoint: WAL_SOFT,
-            listing_filled: 0,
+            moving: Moving::At(WAL_SOFT),
+            recent: Recent::default(),
         };
         state.adopt(conn)?;
         let thread = thread::Builder::new()
@@ -153,10 +152,17 @@ struct WriterThread {
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
-    /// The size of the log at which it is moved into the file next.
-    next_checkpoint: u64,
-    /// How far the listing indexes were filled when this was last looked up.
-    listing_filled: u64,
+    moving: Moving,
+    recent: Recent,
+}
+
+/// How far moving the log into the file has come.
+#[derive(Clone, Copy)]
+enum Moving {
+    /// It begins when the log has this size.
+    At(u64),
+    /// The background is at it; the rest is for the writer.
+    Most,
 }
 
 impl WriterThread {
@@ -180,6 +186,23 @@ impl WriterThread {
             }
             self.write(batch);
         }
+        self.settle();
+    }
+
+    /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
+    fn settle(&mut self) {
+        let Some(conn) = self.conn.as_ref().filter(|_| self.circumstances.check_open().is_ok()) else { return };
+        let Ok(_held) = self.lock.hold() else { return };
+        let recent = &mut self.recent;
+        let mut settle = || -> Result<()> {
+            let tx = rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)
+                .map_err(|e| failure(e, "write"))?;
+            Rows::open(&tx, recent)?.settle()?;
+            tx.commit().map_err(|e| failure(e, "write"))
+        };
+        if let Err(error) = settle() {
+            tracing::warn!(%error, "the tables were not filled; the next writer does it");
+        }
     }
 
     fn connect(&mut self) -> Result<()> {
@@ -190,6 +213,7 @@ impl WriterThread {
 
     fn adopt(&mut self, mut conn: Connection) -> Result<()> {
         self.full_sync = None;
+        self.recent.forget();
         let pages = self.log_pages.clone();
         let count = move |_: &mut rusqlite::hooks::Wal, now: i32| {
             pages.store(now.unsigned_abs().into(), Ordering::Relaxed);
@@ -257,28 +281,25 @@ impl WriterThread {
             statement.execute([]).map(drop).map_err(|e| failure(e, "write"))
         };
         run("BEGIN IMMEDIATE").map_err(whole)?;
-        let filled = self.listing_filled;
+        let (recent, journal) = (&mut self.recent, self.file.journal());
         let outcome = self.circumstances.with_env(|env| {
-            let mut rows = Rows::new(conn);
+            let mut rows = Rows::open(conn, recent).map_err(whole)?;
             for (i, job) in batch.iter_mut().enumerate() {
                 let mut ctx = Ctx { tx: &mut rows, env };
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));
                 let ran = ran.unwrap_or_else(|_| Err(Error::internal("a rule panicked")));
                 ran.map_err(|error| (Some(i), error))?;
             }
-            match rows.appended() {
-                Some(position) if position >= filled + LISTING_LAG => {
-                    rows.fill_listing(position, LISTING_LAG).map_err(whole)
-                }
-                _ => Ok(filled),
-            }
+            rows.close(journal).map_err(whole)
         });
-        let outcome = outcome.and_then(|filled| run("COMMIT").map_err(whole).map(|()| filled));
-        if outcome.is_err() && !conn.is_autocommit() {
-            let _ = run("ROLLBACK");
+        let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
+        if outcome.is_err() {
+            self.recent.forget();
+            if !conn.is_autocommit() {
+                let _ = run("ROLLBACK");
+            }
         }
-        self.listing_filled = outcome?;
-        Ok(())
+        outcome
     }
 
     /// Only batches somebody waits for to be durable wait for the disk; that one wait covers all before it.
@@ -298,19 +319,29 @@ impl WriterThread {
 
     fn after_batch(&mut self) {
         let wal = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
-        if wal < self.next_checkpoint {
-            // The log began anew, so it is due at its usual size again.
-            self.next_checkpoint = self.next_checkpoint.min((wal + WAL_SOFT).max(WAL_SOFT));
-        } else if wal > WAL_HARD {
-            if let Err(error) = self.truncate_log() {
-                tracing::warn!(%error, "the log could not be cut back");
-                self.circumstances.note(&error);
+        self.moving = match self.moving {
+            // The log may have begun anew; then it is due at its usual size again.
+            Moving::At(size) if wal < size => Moving::At(size.min(wal + WAL_SOFT)),
+            _ if wal > WAL_HARD => {
+                if let Err(error) = self.truncate_log() {
+                    tracing::warn!(%error, "the log could not be cut back");
+                    self.circumstances.note(&error);
+                }
+                // A reader may keep it from being cut back; that is not tried again with every batch.
+                Moving::At(wal + WAL_SOFT)
             }
-            self.next_checkpoint = WAL_HARD + WAL_SOFT;
-        } else {
-            self.checkpointer.wake();
-            self.next_checkpoint = wal + WAL_SOFT;
-        }
+            Moving::At(_) => {
+                self.checkpointer.wake();
+                Moving::Most
+            }
+            Moving::Most if self.checkpointer.is_busy() => Moving::Most,
+            Moving::Most => {
+                if let Some(Err(error)) = self.conn.as_ref().map(move_log) {
+                    self.circumstances.note(&error);
+                }
+                Moving::At(wal + WAL_SOFT)
+            }
+        };
     }
 
     /// Moves all of the log into the file and cuts it to nothing.

@@ -1,0 +1,236 @@
+//! What was written since the tables were last filled, in memory.
+//!
+//! A write appends its records and one entry to the journal, and touches nothing else: two pages, whatever it changed.
+//! Every connection keeps what the journal says beside what the tables hold, and catches up with what others wrote at
+//! the start of each transaction. Once enough has gathered, the writer fills it into the tables and the journal begins
+//! anew.
+//!
+//! Invariant: within a transaction, the tables and this together are what the store holds.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+
+use super::super::engine::{RecordMeta, SegmentRow, SessionRow, SnapshotRow, TurnRow};
+use super::change::Change;
+use super::codec::{self, Uint, damaged};
+use super::failure;
+use super::pack::Pack;
+use super::sql::Sql;
+use crate::session::SessionKey;
+use crate::{Result, SnapshotId};
+
+/// Records after which the tables are filled at the soonest, unless even fewer may wait.
+const FEW: u64 = 128;
+/// As long as each session has been written to less often than this, waiting saves filling its row again.
+const PER_SESSION: u64 = 16;
+/// Segments kept at hand that are in their table.
+const LOOKED_UP: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// The last entry of the journal that is in here; nothing before the first is read.
+    at: Option<u64>,
+    /// The entry the journal began with.
+    began: u64,
+    /// The position of the last record, and the one up to which tables are filled.
+    position: u64,
+    filled: u64,
+    /// The last session number given.
+    pub(super) last_num: u64,
+    sessions: BTreeMap<u64, SessionRow>,
+    keys: HashMap<SessionKey, u64>,
+    pub(super) segments: BTreeMap<u64, SegmentRow>,
+    /// Segments that were looked up in their table, where they never change.
+    looked_up: RefCell<HashMap<u64, SegmentRow>>,
+    /// Running turns; nothing where one has ended that the table still holds.
+    pub(super) turns: BTreeMap<(u64, u64), Option<TurnRow>>,
+    /// Snapshots; nothing where one is gone that the table may hold.
+    pub(super) snapshots: HashMap<SnapshotId, Option<SnapshotRow>>,
+    /// Records by session and number, with their positions.
+    pub(super) records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
+}
+
+impl Recent {
+    /// Takes in what was written since the last transaction.
+    pub(super) fn catch_up(&mut self, sql: &Sql<'_>) -> Result<()> {
+        if let Ok(true) = self.read_entries(sql) {
+            return Ok(());
+        }
+        self.forget();
+        if self.read_entries(sql)? { Ok(()) } else { Err(damaged("the journal")) }
+    }
+
+    /// Reads on in the journal. Says whether that was possible: not if it began anew since.
+    fn read_entries(&mut self, sql: &Sql<'_>) -> Result<bool> {
+        let mut statement = sql.statement("journal")?;
+        let from = codec::int(self.at.unwrap_or(0));
+        let mut rows = statement.query([from]).map_err(|e| failure(e, "read"))?;
+        let number = |row: &rusqlite::Row<'_>, i: usize| -> Result<u64> {
+            row.get::<_, Uint>(i).map(|value| value.0).map_err(|e| failure(e, "read"))
+        };
+        let Some(first) = rows.next().map_err(|e| failure(e, "read"))? else { return Ok(false) };
+        let began = number(first, 0)?;
+        match self.at {
+            Some(at) if at != began => return Ok(false),
+            Some(_) => {}
+            None => {
+                (self.began, self.position) = (began, number(first, 1)?);
+                (self.filled, self.last_num) = (self.position, number(first, 2)?);
+            }
+        }
+        let mut at = began;
+        let known = self.position;
+        while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+            at = number(row, 0)?;
+            (self.position, self.last_num) = (number(row, 1)?, number(row, 2)?);
+            let changes = row.get_ref(3).map_err(|e| failure(e, "read"))?;
+            self.apply_all(changes.as_blob().map_err(|_| damaged("the journal"))?)?;
+        }
+        self.at = Some(at);
+        if self.position > known {
+            self.read_records(sql, known)?;
+        }
+        Ok(true)
+    }
+
+    fn apply_all(&mut self, mut changes: &[u8]) -> Result<()> {
+        while !changes.is_empty() {
+            let change = Change::take(&mut changes).ok_or_else(|| damaged("the journal"))?;
+            self.apply(change)?;
+        }
+        Ok(())
+    }
+
+    fn read_records(&mut self, sql: &Sql<'_>, after: u64) -> Result<()> {
+        for (pos, meta) in sql.all("records_after", [codec::int(after)], |row| {
+            Ok((row.get::<_, Uint>(11).map_err(|e| failure(e, "read"))?.0, codec::meta(row)?))
+        })? {
+            self.records.insert((meta.num, meta.seq), (pos, meta));
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply(&mut self, change: Change) -> Result<()> {
+        match change {
+            Change::Session(row) => {
+                if row.deleted {
+                    self.keys.remove(&row.key);
+                } else {
+                    self.keys.insert(row.key.clone(), row.num);
+                }
+                self.sessions.insert(row.num, *row);
+            }
+            Change::Progress(progress) => {
+                let row = self.sessions.get_mut(&progress.num).ok_or_else(|| damaged("the journal"))?;
+                progress.apply_to(row);
+            }
+            Change::Segment(row) => {
+                self.segments.insert(row.id, row);
+            }
+            Change::Turn(row) => {
+                self.turns.insert((row.num, row.begin), Some(*row));
+            }
+            Change::TurnGone(num, begin) => {
+                self.turns.insert((num, begin), None);
+            }
+            Change::Snapshot(row) => {
+                self.snapshots.insert(row.id, Some(*row));
+            }
+            Change::SnapshotGone(id) => {
+                self.snapshots.insert(id, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a record that was just appended.
+    pub(super) fn append(&mut self, meta: RecordMeta) {
+        self.position += 1;
+        self.records.insert((meta.num, meta.seq), (self.position, meta));
+    }
+
+    /// Drops everything: it is read again, because a write was taken back.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Drops what has been filled into the tables; the journal begins anew with the next entry. Gives its number.
+    pub(super) fn filled(&mut self) -> u64 {
+        let began = self.next_entry();
+        let (position, last_num) = (self.position, self.last_num);
+        *self = Self { at: Some(began), began, position, filled: position, last_num, ..Self::default() };
+        began
+    }
+
+    /// The number of an entry about to be written.
+    pub(super) fn next_entry(&mut self) -> u64 {
+        let next = self.at.map_or(0, |at| at + 1);
+        self.at = Some(next);
+        next
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.at == Some(self.began) && self.position == self.filled
+    }
+
+    /// Whether it is time to fill the tables, if so many records may wait at most. Entries without a record count too.
+    pub(super) fn is_due(&self, most: u64) -> bool {
+        let entries = self.at.map_or(0, |at| at - self.began);
+        let waiting = (self.position - self.filled).max(entries);
+        waiting >= (PER_SESSION * self.sessions.len() as u64).clamp(FEW.min(most), most)
+    }
+
+    /// The position of the store's last record.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The position up to which the tables know everything.
+    pub(super) fn filled_up_to(&self) -> u64 {
+        self.filled
+    }
+
+    /// A segment, looked up in its table when it is not in here.
+    pub(super) fn segment(&self, id: u64, sql: &Sql<'_>) -> Result<Option<SegmentRow>> {
+        if let Some(row) = self.segments.get(&id) {
+            return Ok(Some(*row));
+        }
+        let mut looked_up = self.looked_up.borrow_mut();
+        if let Some(row) = looked_up.get(&id) {
+            return Ok(Some(*row));
+        }
+        let found = sql.one("segment", [codec::int(id)], codec::segment)?;
+        if let Some(row) = found {
+            if looked_up.len() >= LOOKED_UP {
+                looked_up.clear();
+            }
+            looked_up.insert(id, row);
+        }
+        Ok(found)
+    }
+
+    pub(super) fn session(&self, num: u64) -> Option<&SessionRow> {
+        self.sessions.get(&num)
+    }
+
+    /// Sessions written to, by number, deleted ones too.
+    pub(super) fn sessions(&self) -> impl DoubleEndedIterator<Item = &SessionRow> {
+        self.sessions.values()
+    }
+
+    /// The live session under a key, if it was written to.
+    pub(super) fn session_by_key(&self, key: &SessionKey) -> Option<&SessionRow> {
+        self.keys.get(key).and_then(|num| self.sessions.get(num))
+    }
+
+    /// Whether a session has been created since the tables were filled.
+    pub(super) fn is_new(&self, row: &SessionRow) -> bool {
+        row.created_pos > self.filled
+    }
+
+    /// Whether everything of a session from a number on is in here. A session's numbers grow with positions, so what
+    /// follows a record that is in here is in here too.
+    pub(super) fn holds_all_from(&self, num: u64, seq: u64) -> bool {
+        self.records.range((num, 0)..=(num, seq)).next_back().is_some()
+    }
+}

@@ -1,0 +1,121 @@
+//! Filling the tables with what the journal says.
+
+use rusqlite::params;
+
+use super::super::codec::{self, Stored as _, int};
+use super::super::pack::pack;
+use super::super::sql::Sql;
+use super::Rows;
+use crate::Result;
+use crate::json::Json;
+use crate::store::engine::{SegmentRow, SessionRow, SnapshotRow};
+
+impl Rows<'_> {
+    /// Fills the tables; the journal begins anew.
+    pub(super) fn fill(&mut self) -> Result<()> {
+        if self.recent.is_empty() && self.changes.is_empty() {
+            return Ok(());
+        }
+        let (sql, recent) = (self.sql, &*self.recent);
+        // In the order of their keys, so that neighbours share a page.
+        for row in recent.sessions() {
+            put_session(&sql, row)?;
+        }
+        for row in recent.segments.values() {
+            put_segment(&sql, row)?;
+        }
+        for ((num, seq), (pos, meta)) in &recent.records {
+            let named = meta.snapshot.is_some();
+            sql.run("put_place", params![int(*num), int(*seq), int(meta.segment), named, int(*pos)])?;
+        }
+        for ((num, begin), row) in &recent.turns {
+            match row {
+                Some(row) => drop(sql.run("put_turn", params![int(*num), int(*begin), pack(row)])?),
+                // One that began since the tables were filled is not in there.
+                None if recent.records.contains_key(&(*num, *begin)) => {}
+                None => drop(sql.run("delete_turn", [int(*num), int(*begin)])?),
+            }
+        }
+        let mut snapshots: Vec<_> = recent.snapshots.iter().collect();
+        snapshots.sort_by_key(|(id, _)| **id);
+        for (id, row) in snapshots {
+            match row {
+                Some(row) => put_snapshot(&sql, row)?,
+                None => drop(sql.run("remove_snapshot", [id.uuid().as_bytes().as_slice()])?),
+            }
+        }
+        sql.run("clear_journal", [])?;
+        self.changes.clear();
+        let entry = self.recent.filled();
+        self.put_entry(entry)
+    }
+}
+
+fn put_session(sql: &Sql<'_>, row: &SessionRow) -> Result<()> {
+    let labels = if row.labels.is_empty() { "[]".to_owned() } else { Json::from_value(&row.labels)?.to_string() };
+    let head = &row.main;
+    sql.run(
+        "put_session",
+        params![
+            int(row.num),
+            int(row.tree),
+            row.key.app.as_str(),
+            row.key.user.as_str(),
+            row.key.id.as_str(),
+            row.agent.as_ref().map(|agent| agent.as_str()),
+            row.title,
+            labels,
+            row.metadata.as_str(),
+            row.created_at.as_micros(),
+            row.updated_at.as_micros(),
+            int(row.next_seq),
+            int(head.seq),
+            int(head.num),
+            int(head.segment),
+            head.next.map(int),
+            head.lease.map(int),
+            int(head.turns),
+            codec::usage_bytes(&row.usage),
+            codec::usage_bytes(&row.inherited),
+            row.interrupted,
+            row.forked.as_ref().map(|(id, _)| id.as_str()),
+            row.forked.as_ref().map(|(_, seq)| int(*seq)),
+            row.deleted,
+            int(row.created_pos),
+            int(row.updated_pos),
+        ],
+    )?;
+    Ok(())
+}
+
+fn put_segment(sql: &Sql<'_>, row: &SegmentRow) -> Result<()> {
+    let parent = row.parent.map(|place| (int(place.num), int(place.segment), int(place.seq)));
+    let (num, segment, seq) = (parent.map(|p| p.0), parent.map(|p| p.1), parent.map(|p| p.2));
+    sql.run("put_segment", params![int(row.id), int(row.num), num, segment, seq])?;
+    Ok(())
+}
+
+fn put_snapshot(sql: &Sql<'_>, row: &SnapshotRow) -> Result<()> {
+    let error = row.error.as_ref().map(Json::from_value).transpose()?;
+    sql.run(
+        "put_snapshot",
+        params![
+            row.id.uuid().as_bytes().as_slice(),
+            int(row.num),
+            int(row.seq),
+            row.parent.map(|id| *id.uuid().as_bytes()),
+            row.digest.as_bytes().as_slice(),
+            int(row.index),
+            int(row.turn_index),
+            row.event.map(|event| event.number()),
+            row.status.number(),
+            row.finish.map(|finish| finish.number()),
+            error.as_ref().map(Json::as_str),
+            row.created_at.as_micros(),
+            row.updated_at.as_micros(),
+            row.label,
+            row.turn.map(int),
+        ],
+    )?;
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! The rules' view of a SQLite file: its tables, and over them what the journal says.
+
+mod fill;
+mod listing;
+mod read;
+mod write;
+
+use rusqlite::{Connection, params};
+
+use super::change::Change;
+use super::codec::int;
+use super::pack::Pack as _;
+use super::recent::Recent;
+use super::sql::Sql;
+use crate::Result;
+
+/// A connection inside a transaction.
+pub(super) struct Rows<'c> {
+    sql: Sql<'c>,
+    recent: &'c mut Recent,
+    /// What this transaction has changed and not written to the journal yet.
+    changes: Vec<u8>,
+    /// The last position that is in the journal.
+    journaled: u64,
+}
+
+impl<'c> Rows<'c> {
+    /// Catches up with what others wrote. The transaction must have begun.
+    pub(super) fn open(conn: &'c Connection, recent: &'c mut Recent) -> Result<Self> {
+        let sql = Sql(conn);
+        recent.catch_up(&sql)?;
+        let journaled = recent.position();
+        Ok(Self { sql, recent, changes: Vec::new(), journaled })
+    }
+
+    /// Writes what was changed to the journal, and fills the tables when it is time to: so many records may wait.
+    pub(super) fn close(mut self, most: u64) -> Result<()> {
+        let wrote = !self.changes.is_empty() || self.recent.position() > self.journaled;
+        if wrote {
+            let entry = self.recent.next_entry();
+            if !self.recent.is_due(most) {
+                return self.put_entry(entry);
+            }
+            self.fill()?;
+        }
+        Ok(())
+    }
+
+    /// Fills the tables with all that is in the journal, so that they are all there is.
+    pub(super) fn settle(mut self) -> Result<()> {
+        self.fill()
+    }
+
+    fn change(&mut self, change: Change) -> Result<()> {
+        change.put(&mut self.changes);
+        self.recent.apply(change)
+    }
+
+    fn put_entry(&mut self, entry: u64) -> Result<()> {
+        let (position, num) = (int(self.recent.position()), int(self.recent.last_num));
+        self.sql.run("put_entry", params![int(entry), position, num, self.changes])?;
+        self.changes.clear();
+        self.journaled = self.recent.position();
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! Statements by name.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
+
+use super::super::engine::Flow;
+use super::codec::Uint;
+use super::failure;
+use crate::Result;
+
+/// The statements of `queries.sql` by name.
+static QUERIES: LazyLock<HashMap<&'static str, &'static str>> = LazyLock::new(|| {
+    let mut queries = HashMap::new();
+    for part in include_str!("queries.sql").split("\n-- ").skip(1) {
+        if let Some((name, sql)) = part.split_once('\n') {
+            queries.insert(name.trim(), sql.trim());
+        }
+    }
+    queries
+});
+
+/// A connection, asked by name.
+#[derive(Clone, Copy)]
+pub(super) struct Sql<'c>(pub(super) &'c Connection);
+
+impl<'c> Sql<'c> {
+    pub(super) fn statement(&self, name: &str) -> Result<CachedStatement<'c>> {
+        let sql = QUERIES.get(name).copied().unwrap_or("");
+        debug_assert!(!sql.is_empty(), "no statement is called {name}");
+        self.0.prepare_cached(sql).map_err(|e| failure(e, "read"))
+    }
+
+    pub(super) fn one<T>(
+        &self,
+        name: &str,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let mut statement = self.statement(name)?;
+        let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
+        rows.next().map_err(|e| failure(e, "read"))?.map(read).transpose()
+    }
+
+    pub(super) fn all<T>(
+        &self,
+        name: &str,
+        params: impl Params,
+        mut read: impl FnMut(&Row<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut found = Vec::new();
+        self.each(name, params, &mut |row| {
+            found.push(read(row)?);
+            Ok(Flow::More)
+        })?;
+        Ok(found)
+    }
+
+    /// Visits rows until one says stop. Says whether one did.
+    pub(super) fn each(
+        &self,
+        name: &str,
+        params: impl Params,
+        visit: &mut dyn FnMut(&Row<'_>) -> Result<Flow>,
+    ) -> Result<Flow> {
+        let mut statement = self.statement(name)?;
+        let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
+        while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+            if visit(row)? == Flow::Stop {
+                return Ok(Flow::Stop);
+            }
+        }
+        Ok(Flow::More)
+    }
+
+    pub(super) fn run(&self, name: &str, params: impl Params) -> Result<usize> {
+        self.statement(name)?.execute(params).map_err(|e| failure(e, "write"))
+    }
+
+    pub(super) fn number(&self, name: &str, params: impl Params) -> Result<Option<u64>> {
+        let mut statement = self.statement(name)?;
+        let value = statement.query_row(params, |row| row.get::<_, Option<Uint>>(0)).optional();
+        Ok(value.map_err(|e| failure(e, "read"))?.flatten().map(|value| value.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_statement_compiles_and_none_is_listed_twice() {
+        let conn = Connection::open_in_memory().unwrap();
+        conn.execute_batch(include_str!("schema.sql")).unwrap();
+        for (name, sql) in QUERIES.iter() {
+            conn.prepare(sql).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        let named = include_str!("queries.sql").lines().filter(|l| l.starts_with("-- ") && !l.contains('.')).count();
+        assert_eq!(named, QUERIES.len());
+    }
+}
