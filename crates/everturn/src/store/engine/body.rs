@@ -249,27 +249,43 @@ pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<String> {
-    let damaged = || Error::corrupt("a record's content is damaged");
-    let (how, rest) = bytes.split_first().ok_or_else(damaged)?;
-    let raw = match *how {
-        PLAIN => rest.to_vec(),
+    let mut text = Vec::new();
+    decode_into(bytes, &mut text)?;
+    String::from_utf8(text).map_err(|e| damaged().with_source(e))
+}
+
+/// Unpacks a text into a buffer, replacing what it held, and gives the text in it.
+pub(crate) fn decode_into<'b>(bytes: &[u8], text: &'b mut Vec<u8>) -> Result<&'b str> {
+    text.clear();
+    let (how, mut rest) = bytes.split_first().ok_or_else(damaged)?;
+    match *how {
+        PLAIN => text.extend_from_slice(rest),
         ZSTD => {
-            let mut rest = rest;
             let len = take_varint(&mut rest).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
             let len = usize::try_from(len).map_err(|_| damaged())?;
-            DECOMPRESSOR
-                .with_borrow_mut(|slot| -> std::io::Result<Vec<u8>> {
-                    if slot.is_none() {
-                        *slot = Some(zstd::bulk::Decompressor::with_prepared_dictionary(&DECODER)?);
-                    }
-                    slot.as_mut().map_or_else(|| Ok(Vec::new()), |decompressor| decompressor.decompress(rest, len))
-                })
-                .map_err(|e| damaged().with_source(e))
-                .and_then(|raw| if raw.len() == len { Ok(raw) } else { Err(damaged()) })?
+            text.try_reserve(len).map_err(|_| damaged())?;
+            decompress(rest, text).map_err(|e| damaged().with_source(e))?;
+            if text.len() != len {
+                return Err(damaged());
+            }
         }
         _ => return Err(damaged()),
-    };
-    String::from_utf8(raw).map_err(|e| damaged().with_source(e))
+    }
+    std::str::from_utf8(text).map_err(|e| damaged().with_source(e))
+}
+
+fn decompress(frame: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(zstd::bulk::Decompressor::with_prepared_dictionary(&DECODER)?),
+        };
+        decompressor.decompress_to_buffer(frame, out).map(drop)
+    })
+}
+
+fn damaged() -> Error {
+    Error::corrupt("a record's content is damaged")
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {

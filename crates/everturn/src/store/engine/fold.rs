@@ -1,15 +1,16 @@
 //! From records to state: the one place where a line is added up.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode};
+use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode, decode_into};
+use super::gather::Gather;
 use super::line::Interval;
-use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan};
+use super::tables::{Read, RecordMeta};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
-use crate::message::Message;
 use crate::patch::Patch;
 use crate::state::{PointState, StateArtifact};
 use crate::turn::RecordKind;
@@ -21,6 +22,8 @@ pub(crate) struct Fold {
     /// Patches since the custom state was last known as a whole; applied once, at the end.
     patches: Vec<Box<str>>,
     artifacts: Vec<FoldArtifact>,
+    /// Messages that are not in the state yet.
+    gather: Gather,
 }
 
 struct FoldArtifact {
@@ -40,21 +43,22 @@ impl Fold {
                 content: Some(artifact.content.clone()),
             })
             .collect();
-        Self { state, patches: Vec::new(), artifacts }
+        Self { state, patches: Vec::new(), artifacts, gather: Gather::default() }
     }
 
     /// Adds one record.
     pub(crate) fn apply(&mut self, meta: &RecordMeta, text: &str) -> Result<()> {
         let body = FoldBody::parse(text)?;
-        let state = &mut self.state;
+        let (state, gather) = (&mut self.state, &mut self.gather);
         if let Some(splice) = body.splice {
+            gather.settle(&mut state.messages);
             state.messages.truncate(usize::try_from(splice.keep).unwrap_or(usize::MAX));
-            splice.messages.iter().for_each(|raw| state.messages.push(message(raw)));
+            splice.messages.iter().for_each(|raw| gather.push(raw.get(), &mut state.messages));
         }
         for event in &body.events {
-            event.messages.iter().for_each(|raw| state.messages.push(message(raw)));
+            event.messages.iter().for_each(|raw| gather.push(raw.get(), &mut state.messages));
         }
-        state.messages.set_chain(meta.tip.digests.chain);
+        gather.set_chain(meta.tip.digests.chain, &mut state.messages);
         match body.custom {
             None => {}
             Some(FoldCustom::Set(raw)) => {
@@ -88,6 +92,7 @@ impl Fold {
 
     /// The state, once `content` has found the artifacts it does not hold yet.
     pub(crate) fn finish(mut self, mut content: impl FnMut(Digest) -> Result<Arc<Artifact>>) -> Result<PointState> {
+        self.gather.settle(&mut self.state.messages);
         if !self.patches.is_empty() {
             let custom = self.state.custom.take().unwrap_or_else(Json::null);
             let mut node = custom.node()?;
@@ -112,10 +117,6 @@ impl Fold {
         self.state.artifacts = Arc::new(artifacts);
         Ok(self.state)
     }
-}
-
-fn message(raw: &serde_json::value::RawValue) -> Message {
-    Message::trusted(Json::trusted(raw.get()))
 }
 
 fn change_artifacts(list: &mut Vec<FoldArtifact>, change: ArtifactBody) {
@@ -150,39 +151,58 @@ pub(crate) fn walk(
     line: &[Interval],
     visit: &mut dyn FnMut(&RecordMeta, &str) -> Result<()>,
 ) -> Result<()> {
-    for (i, interval) in line.iter().enumerate() {
-        let last = i + 1 == line.len();
-        let mut open: Vec<(RecordMeta, String)> = Vec::new();
-        let scan = Scan {
-            num: interval.num,
-            from: interval.from,
-            to: interval.to,
-            segment: Some(interval.segment),
-            only: Only::All,
-            newest_first: false,
-        };
-        read.scan(scan, &mut |row: RecordRow| {
-            let RecordRow { meta, body } = row;
-            let text = decode(&body).map_err(|e| damaged(&meta, e))?;
-            match meta.kind {
-                RecordKind::Begin | RecordKind::Step => open.push((meta, text)),
-                RecordKind::Void if !(last && meta.seq == interval.to) => {
-                    open.retain(|(held, _)| !meta.voids(held));
-                }
-                _ => {
-                    for (held, text) in open.drain(..) {
-                        visit(&held, &text).map_err(|e| damaged(&held, e))?;
-                    }
-                    visit(&meta, &text).map_err(|e| damaged(&meta, e))?;
-                }
-            }
-            Ok(Flow::More)
-        })?;
-        for (held, text) in open {
-            visit(&held, &text).map_err(|e| damaged(&held, e))?;
+    let end = line.last().map(|stretch| (stretch.segment, stretch.to));
+    let mut walk = Walk { visit, held: Vec::new(), bodies: Vec::new(), text: Vec::new() };
+    let mut segment = None;
+    read.scan_line(line, &mut |meta, body| {
+        if segment.replace(meta.segment) != Some(meta.segment) {
+            walk.release()?;
         }
+        match meta.kind {
+            RecordKind::Begin | RecordKind::Step => walk.hold(meta, body),
+            RecordKind::Void if end != Some((meta.segment, meta.seq)) => {
+                walk.held.retain(|(held, _)| !meta.voids(held));
+            }
+            _ => {
+                walk.release()?;
+                walk.show(&meta, body)?;
+            }
+        }
+        Ok(())
+    })?;
+    walk.release()
+}
+
+struct Walk<'v> {
+    visit: &'v mut dyn FnMut(&RecordMeta, &str) -> Result<()>,
+    /// Records that may yet turn out void, and where their bodies are. They are unpacked when they have not.
+    held: Vec<(RecordMeta, Range<usize>)>,
+    bodies: Vec<u8>,
+    /// The text of the record that is shown, kept for its memory.
+    text: Vec<u8>,
+}
+
+impl Walk<'_> {
+    fn hold(&mut self, meta: RecordMeta, body: &[u8]) {
+        let start = self.bodies.len();
+        self.bodies.extend_from_slice(body);
+        self.held.push((meta, start..self.bodies.len()));
     }
-    Ok(())
+
+    fn release(&mut self) -> Result<()> {
+        let (mut held, bodies) = (std::mem::take(&mut self.held), std::mem::take(&mut self.bodies));
+        for (meta, at) in held.drain(..) {
+            self.show(&meta, &bodies[at])?;
+        }
+        (self.held, self.bodies) = (held, bodies);
+        self.bodies.clear();
+        Ok(())
+    }
+
+    fn show(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<()> {
+        let text = decode_into(body, &mut self.text).map_err(|e| damaged(meta, e))?;
+        (self.visit)(meta, text).map_err(|e| damaged(meta, e))
+    }
 }
 
 pub(crate) fn damaged(meta: &RecordMeta, error: Error) -> Error {

@@ -10,6 +10,7 @@ mod cache;
 mod edit;
 mod events;
 mod fold;
+mod gather;
 mod line;
 mod list;
 mod prepare;
@@ -31,6 +32,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) use body::{put_varint, take_varint};
+pub(crate) use line::Interval;
 pub(crate) use read::members;
 pub(crate) use rules::{Ctx, Env};
 pub(crate) use tables::*;

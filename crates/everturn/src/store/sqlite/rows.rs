@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row, params};
 
 use super::super::engine::{
-    ArtifactRow, BranchRow, Flow, KeyRow, ListBy, ListScan, Only, Owner, Place, Read, RecordMeta, RecordRow, Scan,
-    SegmentRow, SessionRow, SnapshotRow, TurnRow, Visit, Write,
+    ArtifactRow, BranchRow, Flow, Interval, KeyRow, ListBy, ListScan, Only, Owner, Place, Read, RecordMeta, RecordRow,
+    Scan, SegmentRow, SessionRow, SnapshotRow, TurnRow, Visit, VisitPacked, Write,
 };
 use super::codec::{self, Stored as _, Uint, column, damaged, int};
 use super::failure;
@@ -231,8 +231,36 @@ impl Read for Rows<'_> {
         self.scan_rows(kind, scan, &mut |row| visit(codec::meta(row)?))
     }
 
+    /// One statement, run for each stretch: a line may have hundreds.
+    fn scan_line(&self, line: &[Interval], visit: VisitPacked<'_>) -> Result<()> {
+        let mut statement = self.statement("scan_segment")?;
+        for stretch in line {
+            let range = [int(stretch.num), int(stretch.from), int(stretch.to), int(stretch.segment)];
+            let mut rows = statement.query(range).map_err(|e| failure(e, "read"))?;
+            while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+                visit(codec::meta(row)?, codec::packed(row)?)?;
+            }
+        }
+        Ok(())
+    }
+
     fn segment(&self, id: u64) -> Result<Option<SegmentRow>> {
         self.one("segment", [int(id)], codec::segment)
+    }
+
+    fn ancestry(&self, id: u64, visit: Visit<'_, SegmentRow>) -> Result<()> {
+        let mut statement = self.statement("segment")?;
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let mut rows = statement.query([int(id)]).map_err(|e| failure(e, "read"))?;
+            let Some(row) = rows.next().map_err(|e| failure(e, "read"))? else { break };
+            let row = codec::segment(row)?;
+            next = row.parent.map(|parent| parent.segment);
+            if visit(row)? == Flow::Stop {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn segments(&self, num: u64) -> Result<Vec<SegmentRow>> {
