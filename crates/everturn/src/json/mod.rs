@@ -5,6 +5,7 @@
 
 mod canonical;
 mod node;
+mod scan;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,6 +17,7 @@ use serde_json::value::RawValue;
 
 pub(crate) use canonical::canonical_bytes;
 pub(crate) use node::{Node, member_near, quote};
+pub(crate) use scan::Scanner;
 
 use crate::{Error, Result};
 

@@ -53,20 +53,18 @@ impl Fold {
         if let Some(splice) = body.splice {
             gather.settle(&mut state.messages);
             state.messages.truncate(usize::try_from(splice.keep).unwrap_or(usize::MAX));
-            splice.messages.iter().for_each(|raw| gather.push(raw.get(), &mut state.messages));
+            splice.messages.iter().for_each(|text| gather.push(text, &mut state.messages));
         }
-        for event in &body.events {
-            event.messages.iter().for_each(|raw| gather.push(raw.get(), &mut state.messages));
-        }
+        body.messages.iter().for_each(|text| gather.push(text, &mut state.messages));
         gather.set_chain(meta.tip.digests.chain, &mut state.messages);
         match body.custom {
             None => {}
-            Some(FoldCustom::Set(raw)) => {
+            Some(FoldCustom::Set(text)) => {
                 self.patches.clear();
-                state.custom = Some(Json::trusted(raw.get()));
+                state.custom = Some(Json::trusted(text));
             }
-            Some(FoldCustom::Patch(raw)) => self.patches.push(raw.get().into()),
-            Some(FoldCustom::Clear(_)) => {
+            Some(FoldCustom::Patch(text)) => self.patches.push(text.into()),
+            Some(FoldCustom::Clear) => {
                 self.patches.clear();
                 state.custom = None;
             }
