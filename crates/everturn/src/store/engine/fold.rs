@@ -1,10 +1,10 @@
 //! From records to state: the one place where a line is added up.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode, decode_into};
+use super::beside::add_line;
+use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode};
 use super::gather::Gather;
 use super::line::Interval;
 use super::tables::{Read, RecordMeta};
@@ -13,7 +13,6 @@ use crate::digest::Digest;
 use crate::json::Json;
 use crate::patch::Patch;
 use crate::state::{PointState, StateArtifact};
-use crate::turn::RecordKind;
 use crate::{Error, Point, Result, SessionId};
 
 /// A state being added up.
@@ -140,80 +139,9 @@ pub(crate) fn artifact_digests_after(base: &PointState, changes: &[ArtifactBody]
     fold.artifacts.iter().map(|artifact| artifact.digest).collect()
 }
 
-/// Walks the records that make up a line's state, in order, leaving out what is void at its end.
-///
-/// A turn's records are held back until its end or its void is seen: a void hides them from every later point, but not
-/// from the point of the void itself, nor from a point inside the turn.
-pub(crate) fn walk(
-    read: &dyn Read,
-    line: &[Interval],
-    visit: &mut dyn FnMut(&RecordMeta, &str) -> Result<()>,
-) -> Result<()> {
-    let end = line.last().map(|stretch| (stretch.segment, stretch.to));
-    let mut walk = Walk { visit, held: Vec::new(), bodies: Vec::new(), text: Vec::new() };
-    let mut segment = None;
-    read.scan_line(line, &mut |meta, body| {
-        if segment.replace(meta.segment) != Some(meta.segment) {
-            walk.release()?;
-        }
-        match meta.kind {
-            RecordKind::Begin | RecordKind::Step => walk.hold(meta, body),
-            RecordKind::Void if end != Some((meta.segment, meta.seq)) => {
-                walk.held.retain(|(held, _)| !meta.voids(held));
-            }
-            _ => {
-                walk.release()?;
-                walk.show(&meta, body)?;
-            }
-        }
-        Ok(())
-    })?;
-    walk.release()
-}
-
-struct Walk<'v> {
-    visit: &'v mut dyn FnMut(&RecordMeta, &str) -> Result<()>,
-    /// Records that may yet turn out void, and where their bodies are. They are unpacked when they have not.
-    held: Vec<(RecordMeta, Range<usize>)>,
-    bodies: Vec<u8>,
-    /// The text of the record that is shown, kept for its memory.
-    text: Vec<u8>,
-}
-
-impl Walk<'_> {
-    fn hold(&mut self, meta: RecordMeta, body: &[u8]) {
-        let start = self.bodies.len();
-        self.bodies.extend_from_slice(body);
-        self.held.push((meta, start..self.bodies.len()));
-    }
-
-    fn release(&mut self) -> Result<()> {
-        let (mut held, bodies) = (std::mem::take(&mut self.held), std::mem::take(&mut self.bodies));
-        for (meta, at) in held.drain(..) {
-            self.show(&meta, &bodies[at])?;
-        }
-        (self.held, self.bodies) = (held, bodies);
-        self.bodies.clear();
-        Ok(())
-    }
-
-    fn show(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<()> {
-        let text = decode_into(body, &mut self.text).map_err(|e| damaged(meta, e))?;
-        (self.visit)(meta, text).map_err(|e| damaged(meta, e))
-    }
-}
-
-pub(crate) fn damaged(meta: &RecordMeta, error: Error) -> Error {
-    if error.kind() != crate::ErrorKind::Corrupt {
-        return error;
-    }
-    Error::corrupt(format!("record {} of session number {} is damaged", meta.seq, meta.num)).with_source(error)
-}
-
 /// Adds up a line, from a state that lies on it or from nothing.
 pub(crate) fn fold(read: &dyn Read, tree: u64, base: PointState, line: &[Interval]) -> Result<PointState> {
-    let mut fold = Fold::from(base);
-    walk(read, line, &mut |meta, text| fold.apply(meta, text))?;
+    let fold = add_line(read, line, Fold::from(base))?;
     let mut seen: HashMap<Digest, Arc<Artifact>> = HashMap::new();
     fold.finish(|digest| {
         if let Some(artifact) = seen.get(&digest) {

@@ -5,6 +5,7 @@
 //! are added up in one place (`fold`) along lines (`line`).
 
 mod begin;
+mod beside;
 mod body;
 mod cache;
 mod edit;
@@ -22,6 +23,7 @@ mod snapshots;
 mod tables;
 mod turns;
 mod verify;
+mod walk;
 mod watch;
 mod writes;
 

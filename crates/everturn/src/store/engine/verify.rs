@@ -1,10 +1,11 @@
 //! Recomputing what is stored from what it says.
 
 use super::body::{Body, FoldBody, decode};
-use super::fold::{Fold, damaged, fold, load_artifact};
+use super::fold::{Fold, fold, load_artifact};
 use super::line::line;
 use super::rules::NO_LIMIT;
 use super::tables::{Flow, ListBy, ListScan, Only, Owner, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow};
+use super::walk::damaged;
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::PointState;
