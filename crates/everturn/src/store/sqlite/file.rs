@@ -173,17 +173,18 @@ impl StoreFile {
             conn.set_prepared_statement_cache_capacity(128);
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-            conn.pragma_update(None, "page_size", PAGE_SIZE)?;
-            conn.pragma_update(None, "temp_store", "memory")?;
-            conn.pragma_update(None, "cache_size", -8192)?;
-            // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
-            conn.pragma_update(None, "secure_delete", true)?;
-            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-            conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
-            if access == Access::Read {
-                conn.pragma_update(None, "query_only", true)?;
+            match access {
+                Access::Write => {
+                    conn.pragma_update(None, "page_size", PAGE_SIZE)?;
+                    // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
+                    conn.pragma_update(None, "secure_delete", true)?;
+                    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+                    conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
+                }
+                Access::Read => conn.pragma_update(None, "query_only", true)?,
             }
-            Ok(())
+            conn.pragma_update(None, "temp_store", "memory")?;
+            conn.pragma_update(None, "cache_size", -8192)
         };
         setup().map_err(|e| failure(e, "open"))?;
         Ok(conn)
