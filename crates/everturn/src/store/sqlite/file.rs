@@ -180,11 +180,16 @@ impl StoreFile {
                     conn.pragma_update(None, "secure_delete", true)?;
                     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
                     conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
+                    conn.pragma_update(None, "cache_size", -8192)?;
                 }
-                Access::Read => conn.pragma_update(None, "query_only", true)?,
+                Access::Read => {
+                    conn.pragma_update(None, "query_only", true)?;
+                    // KiB. A reader's pages are dropped with the next commit by anybody, and until then they are in the
+                    // system's memory anyway: fresh memory for each page would cost more than reading it again.
+                    conn.pragma_update(None, "cache_size", -512)?;
+                }
             }
-            conn.pragma_update(None, "temp_store", "memory")?;
-            conn.pragma_update(None, "cache_size", -8192)
+            conn.pragma_update(None, "temp_store", "memory")
         };
         setup().map_err(|e| failure(e, "open"))?;
         Ok(conn)
