@@ -5,8 +5,10 @@
 
 mod canonical;
 mod node;
+mod scan;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
@@ -15,6 +17,7 @@ use serde_json::value::RawValue;
 
 pub(crate) use canonical::canonical_bytes;
 pub(crate) use node::{Node, member_near, quote};
+pub(crate) use scan::Scanner;
 
 use crate::{Error, Result};
 
@@ -31,7 +34,12 @@ use crate::{Error, Result};
 /// # Ok::<(), everturn::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Json(Arc<str>);
+pub struct Json {
+    /// Possibly that of many values: an allocation for each message of a long conversation would be most of reading it.
+    text: Arc<str>,
+    start: usize,
+    end: usize,
+}
 
 impl Json {
     /// Checks a text and keeps it.
@@ -40,7 +48,7 @@ impl Json {
     pub fn parse(text: impl AsRef<str>) -> Result<Self> {
         let text = text.as_ref().trim_matches([' ', '\t', '\n', '\r']);
         Node::parse(text)?;
-        Ok(Self(text.into()))
+        Ok(Self::trusted(text))
     }
 
     /// The JSON of any serialisable value.
@@ -52,54 +60,61 @@ impl Json {
 
     /// Reads it as a typed value.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(&self.0)
+        serde_json::from_str(self.as_str())
             .map_err(|error| Error::invalid("the JSON does not have the expected shape").with_source(error))
     }
 
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text[self.start..self.end]
     }
 
     /// `null`, which is a value, not its absence.
     #[must_use]
     pub fn null() -> Self {
-        Self("null".into())
+        Self::trusted("null")
     }
 
     /// `{}`.
     #[must_use]
     pub fn empty_object() -> Self {
-        Self("{}".into())
+        Self::trusted("{}")
     }
 
     /// Takes text that is known to be checked: it was read from a store, or printed by us.
     pub(crate) fn trusted(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+        let text = text.into();
+        Self { start: 0, end: text.len(), text }
+    }
+
+    /// Takes a piece of a text that is known to be checked, and shares the text.
+    pub(crate) fn piece(text: &Arc<str>, piece: Range<usize>) -> Self {
+        debug_assert!(text.get(piece.clone()).is_some(), "the piece is not in the text");
+        Self { text: text.clone(), start: piece.start, end: piece.end }
     }
 
     pub(crate) fn node(&self) -> Result<Node> {
-        Node::parse(&self.0)
+        Node::parse(self.as_str())
     }
 }
 
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl PartialEq for Json {
     fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-            || match (canonical_bytes(&self.0), canonical_bytes(&other.0)) {
+        self.as_str() == other.as_str()
+            || match (canonical_bytes(self.as_str()), canonical_bytes(other.as_str())) {
                 (Ok(a), Ok(b)) => a == b,
                 _ => false,
             }
@@ -125,7 +140,7 @@ impl std::str::FromStr for Json {
 impl Serialize for Json {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         // Borrowing the text as a raw value scans it once more; the alternative is a copy.
-        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        let raw: &RawValue = serde_json::from_str(self.as_str()).map_err(serde::ser::Error::custom)?;
         raw.serialize(serializer)
     }
 }

@@ -76,7 +76,7 @@ impl Messages {
             let done = std::mem::take(&mut self.last);
             let before = done.before + done.bytes;
             Arc::make_mut(&mut self.full).push(done);
-            self.last = Arc::new(Chunk { before, ..Chunk::default() });
+            self.last = Arc::new(Chunk { messages: Vec::with_capacity(CHUNK), before, ..Chunk::default() });
         }
         let last = Arc::make_mut(&mut self.last);
         last.bytes += message.as_str().len() as u64 + 64;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use super::Watch;
 use super::engine::{
-    ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, KeyRow, ListBy, ListScan, Only, Owner, Place,
-    Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, Sync, TurnRow, Visit, Write, engine_store,
+    ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, Interval, KeyRow, ListBy, ListScan, Only, Owner,
+    Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, Sync, TurnRow, Visit, VisitPacked,
+    Write, engine_store,
 };
 use super::request::*;
 use crate::clock::Clock;
@@ -244,8 +245,29 @@ impl Read for Tables {
         self.scan_rows(scan, &mut |row| visit(row.meta.clone()))
     }
 
+    fn scan_line(&self, line: &[Interval], visit: VisitPacked<'_>) -> Result<()> {
+        for stretch in line {
+            self.scan_rows(Scan::of(stretch), &mut |row| {
+                visit(row.meta.clone(), &row.body)?;
+                Ok(Flow::More)
+            })?;
+        }
+        Ok(())
+    }
+
     fn segment(&self, id: u64) -> Result<Option<SegmentRow>> {
         Ok(self.segments.get(&id).copied())
+    }
+
+    fn ancestry(&self, id: u64, visit: Visit<'_, SegmentRow>) -> Result<()> {
+        let mut next = self.segments.get(&id);
+        while let Some(row) = next {
+            if visit(*row)? == Flow::Stop {
+                break;
+            }
+            next = row.parent.and_then(|parent| self.segments.get(&parent.segment));
+        }
+        Ok(())
     }
 
     fn segments(&self, num: u64) -> Result<Vec<SegmentRow>> {

@@ -9,7 +9,7 @@ use zstd::dict::{DecoderDictionary, EncoderDictionary};
 
 use crate::digest::Digest;
 use crate::event::Event;
-use crate::json::Json;
+use crate::json::{Json, Scanner};
 use crate::message::Message;
 use crate::state::View;
 use crate::turn::{EndStatus, Input, Outcome, ToolEntry};
@@ -153,52 +153,101 @@ impl Body {
     }
 
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|e| Error::corrupt("a record's content is damaged").with_source(e))
+        parse(text)
     }
 }
 
-/// The part of a body that makes state, borrowed from its text.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// The part of a body that makes state, cut out of its text.
+#[derive(Default)]
 pub(crate) struct FoldBody<'a> {
-    #[serde(borrow, default)]
     pub(crate) splice: Option<FoldSplice<'a>>,
-    #[serde(borrow, default)]
-    pub(crate) events: Vec<FoldMessages<'a>>,
-    #[serde(borrow, default)]
+    /// Of its events.
+    pub(crate) messages: Vec<&'a str>,
     pub(crate) custom: Option<FoldCustom<'a>>,
-    #[serde(default)]
     pub(crate) artifacts: Vec<ArtifactBody>,
-    #[serde(default)]
     pub(crate) view: Option<ViewBody>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default)]
 pub(crate) struct FoldSplice<'a> {
     pub(crate) keep: u64,
-    #[serde(borrow, default)]
-    pub(crate) messages: Vec<&'a RawValue>,
+    pub(crate) messages: Vec<&'a str>,
 }
 
-#[derive(Deserialize)]
-pub(crate) struct FoldMessages<'a> {
-    #[serde(borrow, default)]
-    pub(crate) messages: Vec<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub(crate) enum FoldCustom<'a> {
-    #[serde(borrow)]
-    Set(&'a RawValue),
-    Patch(&'a RawValue),
-    Clear(#[allow(dead_code)] bool),
+    Set(&'a str),
+    Patch(&'a str),
+    Clear,
 }
 
 impl<'a> FoldBody<'a> {
     pub(crate) fn parse(text: &'a str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|e| Error::corrupt("a record's content is damaged").with_source(e))
+        let mut body = Self::default();
+        let mut scanner = Scanner::new(text);
+        scanner.members(|scanner, member| {
+            match member {
+                "splice" => body.splice = Some(FoldSplice::scan(scanner)?),
+                "events" => scanner.items(|scanner| scan_event(scanner, &mut body.messages))?,
+                "custom" => body.custom = FoldCustom::scan(scanner)?,
+                "artifacts" => body.artifacts = parse(scanner.value()?)?,
+                "view" => body.view = parse(scanner.value()?)?,
+                _ => scanner.skip()?,
+            }
+            Ok(())
+        })?;
+        scanner.end()?;
+        Ok(body)
     }
+}
+
+impl<'a> FoldSplice<'a> {
+    fn scan(scanner: &mut Scanner<'a>) -> Result<Self> {
+        let mut splice = Self::default();
+        scanner.members(|scanner, member| {
+            match member {
+                "keep" => splice.keep = parse(scanner.value()?)?,
+                "messages" => scan_messages(scanner, &mut splice.messages)?,
+                _ => scanner.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(splice)
+    }
+}
+
+impl<'a> FoldCustom<'a> {
+    fn scan(scanner: &mut Scanner<'a>) -> Result<Option<Self>> {
+        let mut custom = None;
+        scanner.members(|scanner, how| {
+            let text = scanner.value()?;
+            custom = Some(match how {
+                "set" => Self::Set(text),
+                "patch" => Self::Patch(text),
+                "clear" => Self::Clear,
+                _ => return Err(damaged()),
+            });
+            Ok(())
+        })?;
+        Ok(custom)
+    }
+}
+
+fn scan_event<'a>(scanner: &mut Scanner<'a>, messages: &mut Vec<&'a str>) -> Result<()> {
+    scanner.members(|scanner, member| match member {
+        "messages" => scan_messages(scanner, messages),
+        _ => scanner.skip(),
+    })
+}
+
+fn scan_messages<'a>(scanner: &mut Scanner<'a>, messages: &mut Vec<&'a str>) -> Result<()> {
+    scanner.items(|scanner| {
+        messages.push(scanner.value()?);
+        Ok(())
+    })
+}
+
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| damaged().with_source(e))
 }
 
 /// Shorter bodies are kept as they are: a compressed frame has about that much overhead.
@@ -249,27 +298,47 @@ pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<String> {
-    let damaged = || Error::corrupt("a record's content is damaged");
-    let (how, rest) = bytes.split_first().ok_or_else(damaged)?;
-    let raw = match *how {
-        PLAIN => rest.to_vec(),
+    let mut text = Vec::new();
+    decode_into(bytes, &mut text)?;
+    String::from_utf8(text).map_err(|e| damaged().with_source(e))
+}
+
+/// Unpacks a text into a buffer, replacing what it held, and gives the text in it.
+pub(crate) fn decode_into<'b>(bytes: &[u8], text: &'b mut Vec<u8>) -> Result<&'b str> {
+    text.clear();
+    let (how, mut rest) = bytes.split_first().ok_or_else(damaged)?;
+    match *how {
+        PLAIN => {
+            text.extend_from_slice(rest);
+            // Nothing else would tell that these bytes are not the ones that were written.
+            serde_json::from_slice::<&RawValue>(text).map_err(|e| damaged().with_source(e))?;
+        }
         ZSTD => {
-            let mut rest = rest;
             let len = take_varint(&mut rest).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
             let len = usize::try_from(len).map_err(|_| damaged())?;
-            DECOMPRESSOR
-                .with_borrow_mut(|slot| -> std::io::Result<Vec<u8>> {
-                    if slot.is_none() {
-                        *slot = Some(zstd::bulk::Decompressor::with_prepared_dictionary(&DECODER)?);
-                    }
-                    slot.as_mut().map_or_else(|| Ok(Vec::new()), |decompressor| decompressor.decompress(rest, len))
-                })
-                .map_err(|e| damaged().with_source(e))
-                .and_then(|raw| if raw.len() == len { Ok(raw) } else { Err(damaged()) })?
+            text.try_reserve(len).map_err(|_| damaged())?;
+            decompress(rest, text).map_err(|e| damaged().with_source(e))?;
+            if text.len() != len {
+                return Err(damaged());
+            }
         }
         _ => return Err(damaged()),
-    };
-    String::from_utf8(raw).map_err(|e| damaged().with_source(e))
+    }
+    std::str::from_utf8(text).map_err(|e| damaged().with_source(e))
+}
+
+fn decompress(frame: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
+    DECOMPRESSOR.with_borrow_mut(|slot| {
+        let decompressor = match slot {
+            Some(decompressor) => decompressor,
+            None => slot.insert(zstd::bulk::Decompressor::with_prepared_dictionary(&DECODER)?),
+        };
+        decompressor.decompress_to_buffer(frame, out).map(drop)
+    })
+}
+
+fn damaged() -> Error {
+    Error::corrupt("a record's content is damaged")
 }
 
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -313,6 +382,32 @@ mod tests {
             }
         }
         assert!(decode(&[]).is_err() && decode(&[7]).is_err() && decode(&[1, 0xff]).is_err());
+        assert!(decode(b"\0{\"events\":[").is_err() && decode(&[0, b'"', 0xff, b'"']).is_err());
+    }
+
+    #[test]
+    fn what_makes_state_is_found_and_damage_is_noticed() {
+        let text = r#"{"begin":{"invocation":"]}","x":[{}]},"splice":{"keep":3,"messages":[{"a":"}"}]},
+            "events":[{"author":"\"messages","messages":[{"b":[1.10]}, {"c":"\\"}],"usage":{}},{},{"messages":[{}]}],
+            "custom":{"set":null},"artifacts":[{"remove":"r"}],"view":{"clear":true},"unknown":-1.5e+3}"#;
+        let body = FoldBody::parse(text).unwrap();
+        assert_eq!(
+            body.splice.as_ref().map(|splice| (splice.keep, &splice.messages[..])),
+            Some((3, &[r#"{"a":"}"}"#][..]))
+        );
+        assert_eq!(body.messages, [r#"{"b":[1.10]}"#, r#"{"c":"\\"}"#, "{}"]);
+        assert!(matches!(body.custom, Some(FoldCustom::Set("null"))));
+        assert!(matches!(&body.artifacts[..], [ArtifactBody::Remove(name)] if name == "r"));
+        assert!(matches!(body.view, Some(ViewBody::Clear(true))));
+        for end in 0..text.len() {
+            let error = FoldBody::parse(&text[..end]).err().expect("a text that is cut short was taken");
+            assert_eq!(error.kind(), crate::ErrorKind::Corrupt);
+        }
+        let garbage =
+            [r#"{"custom":{"sat":1}}"#, r#"{"splice":{"keep":-1}}"#, r#"{"artifacts":[1]}"#, r#"{"events":{}}"#];
+        for text in garbage {
+            assert!(FoldBody::parse(text).is_err(), "{text} was taken");
+        }
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::body::{ArtifactBody, Body, decode};
-use super::fold::damaged;
 use super::line::{Interval, find_point, line};
 use super::read::{locate, page_limit};
 use super::rules::NO_LIMIT;
 use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan};
+use super::walk::damaged;
 use crate::event::Event;
 use crate::store::{Cursor, EventQuery, Page, Voided};
 use crate::turn::RecordKind;

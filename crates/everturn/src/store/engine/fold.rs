@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::beside::add_line;
 use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode};
+use super::gather::Gather;
 use super::line::Interval;
-use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan};
+use super::tables::{Read, RecordMeta};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
-use crate::message::Message;
 use crate::patch::Patch;
 use crate::state::{PointState, StateArtifact};
-use crate::turn::RecordKind;
 use crate::{Error, Point, Result, SessionId};
 
 /// A state being added up.
@@ -21,6 +21,8 @@ pub(crate) struct Fold {
     /// Patches since the custom state was last known as a whole; applied once, at the end.
     patches: Vec<Box<str>>,
     artifacts: Vec<FoldArtifact>,
+    /// Messages that are not in the state yet.
+    gather: Gather,
 }
 
 struct FoldArtifact {
@@ -40,29 +42,28 @@ impl Fold {
                 content: Some(artifact.content.clone()),
             })
             .collect();
-        Self { state, patches: Vec::new(), artifacts }
+        Self { state, patches: Vec::new(), artifacts, gather: Gather::default() }
     }
 
     /// Adds one record.
     pub(crate) fn apply(&mut self, meta: &RecordMeta, text: &str) -> Result<()> {
         let body = FoldBody::parse(text)?;
-        let state = &mut self.state;
+        let (state, gather) = (&mut self.state, &mut self.gather);
         if let Some(splice) = body.splice {
+            gather.settle(&mut state.messages);
             state.messages.truncate(usize::try_from(splice.keep).unwrap_or(usize::MAX));
-            splice.messages.iter().for_each(|raw| state.messages.push(message(raw)));
+            splice.messages.iter().for_each(|text| gather.push(text, &mut state.messages));
         }
-        for event in &body.events {
-            event.messages.iter().for_each(|raw| state.messages.push(message(raw)));
-        }
-        state.messages.set_chain(meta.tip.digests.chain);
+        body.messages.iter().for_each(|text| gather.push(text, &mut state.messages));
+        gather.set_chain(meta.tip.digests.chain, &mut state.messages);
         match body.custom {
             None => {}
-            Some(FoldCustom::Set(raw)) => {
+            Some(FoldCustom::Set(text)) => {
                 self.patches.clear();
-                state.custom = Some(Json::trusted(raw.get()));
+                state.custom = Some(Json::trusted(text));
             }
-            Some(FoldCustom::Patch(raw)) => self.patches.push(raw.get().into()),
-            Some(FoldCustom::Clear(_)) => {
+            Some(FoldCustom::Patch(text)) => self.patches.push(text.into()),
+            Some(FoldCustom::Clear) => {
                 self.patches.clear();
                 state.custom = None;
             }
@@ -88,6 +89,7 @@ impl Fold {
 
     /// The state, once `content` has found the artifacts it does not hold yet.
     pub(crate) fn finish(mut self, mut content: impl FnMut(Digest) -> Result<Arc<Artifact>>) -> Result<PointState> {
+        self.gather.settle(&mut self.state.messages);
         if !self.patches.is_empty() {
             let custom = self.state.custom.take().unwrap_or_else(Json::null);
             let mut node = custom.node()?;
@@ -114,10 +116,6 @@ impl Fold {
     }
 }
 
-fn message(raw: &serde_json::value::RawValue) -> Message {
-    Message::trusted(Json::trusted(raw.get()))
-}
-
 fn change_artifacts(list: &mut Vec<FoldArtifact>, change: ArtifactBody) {
     match change {
         ArtifactBody::Put(put) => {
@@ -141,61 +139,9 @@ pub(crate) fn artifact_digests_after(base: &PointState, changes: &[ArtifactBody]
     fold.artifacts.iter().map(|artifact| artifact.digest).collect()
 }
 
-/// Walks the records that make up a line's state, in order, leaving out what is void at its end.
-///
-/// A turn's records are held back until its end or its void is seen: a void hides them from every later point, but not
-/// from the point of the void itself, nor from a point inside the turn.
-pub(crate) fn walk(
-    read: &dyn Read,
-    line: &[Interval],
-    visit: &mut dyn FnMut(&RecordMeta, &str) -> Result<()>,
-) -> Result<()> {
-    for (i, interval) in line.iter().enumerate() {
-        let last = i + 1 == line.len();
-        let mut open: Vec<(RecordMeta, String)> = Vec::new();
-        let scan = Scan {
-            num: interval.num,
-            from: interval.from,
-            to: interval.to,
-            segment: Some(interval.segment),
-            only: Only::All,
-            newest_first: false,
-        };
-        read.scan(scan, &mut |row: RecordRow| {
-            let RecordRow { meta, body } = row;
-            let text = decode(&body).map_err(|e| damaged(&meta, e))?;
-            match meta.kind {
-                RecordKind::Begin | RecordKind::Step => open.push((meta, text)),
-                RecordKind::Void if !(last && meta.seq == interval.to) => {
-                    open.retain(|(held, _)| !meta.voids(held));
-                }
-                _ => {
-                    for (held, text) in open.drain(..) {
-                        visit(&held, &text).map_err(|e| damaged(&held, e))?;
-                    }
-                    visit(&meta, &text).map_err(|e| damaged(&meta, e))?;
-                }
-            }
-            Ok(Flow::More)
-        })?;
-        for (held, text) in open {
-            visit(&held, &text).map_err(|e| damaged(&held, e))?;
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn damaged(meta: &RecordMeta, error: Error) -> Error {
-    if error.kind() != crate::ErrorKind::Corrupt {
-        return error;
-    }
-    Error::corrupt(format!("record {} of session number {} is damaged", meta.seq, meta.num)).with_source(error)
-}
-
 /// Adds up a line, from a state that lies on it or from nothing.
 pub(crate) fn fold(read: &dyn Read, tree: u64, base: PointState, line: &[Interval]) -> Result<PointState> {
-    let mut fold = Fold::from(base);
-    walk(read, line, &mut |meta, text| fold.apply(meta, text))?;
+    let fold = add_line(read, line, Fold::from(base))?;
     let mut seen: HashMap<Digest, Arc<Artifact>> = HashMap::new();
     fold.finish(|digest| {
         if let Some(artifact) = seen.get(&digest) {

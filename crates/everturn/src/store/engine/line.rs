@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::rules::is_voided;
-use super::tables::{BranchRow, Place, Read, RecordMeta, SegmentRow, SessionRow};
+use super::tables::{BranchRow, Flow, Place, Read, RecordMeta, SessionRow};
 use crate::turn::RecordKind;
 use crate::{Error, Point, Result};
 
@@ -16,22 +16,26 @@ pub(crate) struct Interval {
     pub(crate) to: u64,
 }
 
-fn segment(read: &dyn Read, id: u64) -> Result<SegmentRow> {
-    read.segment(id)?.ok_or_else(|| Error::corrupt(format!("segment {id} of the tree is missing")))
-}
-
 /// Goes from a place towards the root, one segment at a time.
 pub(crate) fn climb(read: &dyn Read, place: Place, visit: &mut dyn FnMut(Interval) -> Result<bool>) -> Result<()> {
     let mut next = Some(place);
-    while let Some(place) = next {
-        let row = segment(read, place.segment)?;
+    read.ancestry(place.segment, &mut |row| {
+        let Some(place) = next.take() else { return Ok(Flow::Stop) };
         let from = row.parent.map_or(1, |parent| parent.seq + 1);
+        if from > place.seq {
+            // Going on could lead in a circle.
+            return Err(Error::corrupt(format!("segment {} of the tree begins behind its own end", row.id)));
+        }
         if !visit(Interval { num: row.num, segment: row.id, from, to: place.seq })? {
-            break;
+            return Ok(Flow::Stop);
         }
         next = row.parent;
+        Ok(Flow::More)
+    })?;
+    match next {
+        Some(place) => Err(Error::corrupt(format!("segment {} of the tree is missing", place.segment))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The line to a place, from the root.

@@ -5,11 +5,13 @@
 //! are added up in one place (`fold`) along lines (`line`).
 
 mod begin;
+mod beside;
 mod body;
 mod cache;
 mod edit;
 mod events;
 mod fold;
+mod gather;
 mod line;
 mod list;
 mod prepare;
@@ -21,6 +23,7 @@ mod snapshots;
 mod tables;
 mod turns;
 mod verify;
+mod walk;
 mod watch;
 mod writes;
 
@@ -31,6 +34,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) use body::{put_varint, take_varint};
+pub(crate) use line::Interval;
 pub(crate) use read::members;
 pub(crate) use rules::{Ctx, Env};
 pub(crate) use tables::*;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::body::{Body, decode};
-use super::fold::{damaged, load_artifact};
+use super::fold::load_artifact;
 use super::line::find_point;
 use super::rules::{Env, NO_LIMIT, head_of, is_voided, live_session};
 use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use super::turns::ended;
+use super::walk::damaged;
 use crate::artifact::ArtifactVersion;
 use crate::json::Json;
 use crate::session::SessionKey;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::line::Interval;
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::session::SessionKey;
@@ -242,6 +243,14 @@ pub(crate) struct Scan {
     pub(crate) newest_first: bool,
 }
 
+impl Scan {
+    /// All records of a stretch of a line.
+    pub(crate) fn of(stretch: &Interval) -> Self {
+        let Interval { num, segment, from, to } = *stretch;
+        Self { num, from, to, segment: Some(segment), only: Only::All, newest_first: false }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Only {
     All,
@@ -257,6 +266,8 @@ pub(crate) struct Owner<'a> {
 }
 
 pub(crate) type Visit<'a, T> = &'a mut dyn FnMut(T) -> Result<Flow>;
+/// Is shown records with their bodies as they are kept, lent for the moment.
+pub(crate) type VisitPacked<'a> = &'a mut dyn FnMut(RecordMeta, &[u8]) -> Result<()>;
 
 /// Whether a scan goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,7 +290,11 @@ pub(crate) trait Read {
     fn meta(&self, num: u64, seq: u64) -> Result<Option<RecordMeta>>;
     fn scan(&self, scan: Scan, visit: Visit<'_, RecordRow>) -> Result<()>;
     fn scan_meta(&self, scan: Scan, visit: Visit<'_, RecordMeta>) -> Result<()>;
+    /// The records of a line, stretch by stretch.
+    fn scan_line(&self, line: &[Interval], visit: VisitPacked<'_>) -> Result<()>;
     fn segment(&self, id: u64) -> Result<Option<SegmentRow>>;
+    /// A segment, its parent, and so on to the root, or to one that is missing.
+    fn ancestry(&self, id: u64, visit: Visit<'_, SegmentRow>) -> Result<()>;
     fn segments(&self, num: u64) -> Result<Vec<SegmentRow>>;
     fn branch(&self, num: u64, name: &BranchName) -> Result<Option<BranchRow>>;
     /// All branches but `main`, by name.

@@ -1,10 +1,11 @@
 //! Recomputing what is stored from what it says.
 
 use super::body::{Body, FoldBody, decode};
-use super::fold::{Fold, damaged, fold, load_artifact};
+use super::fold::{Fold, fold, load_artifact};
 use super::line::line;
 use super::rules::NO_LIMIT;
 use super::tables::{Flow, ListBy, ListScan, Only, Owner, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow};
+use super::walk::damaged;
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::PointState;
@@ -181,14 +182,13 @@ fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row:
 fn chain_after(before: &PointState, text: &str) -> Result<Digest> {
     let body = FoldBody::parse(text)?;
     let mut chain = before.tip.digests.chain;
-    let mut messages: Vec<&&serde_json::value::RawValue> = Vec::new();
-    if let Some(splice) = &body.splice {
+    let mut spliced = Vec::new();
+    if let Some(splice) = body.splice {
         chain = before.messages.chain_at(usize::try_from(splice.keep).unwrap_or(usize::MAX))?;
-        messages.extend(splice.messages.iter());
+        spliced = splice.messages;
     }
-    messages.extend(body.events.iter().flat_map(|event| event.messages.iter()));
-    for message in messages {
-        chain = chain.chain(Digest::of_json_text(message.get())?);
+    for message in spliced.into_iter().chain(body.messages) {
+        chain = chain.chain(Digest::of_json_text(message)?);
     }
     Ok(chain)
 }

@@ -195,12 +195,15 @@ pub(super) fn branch(row: &Row<'_>) -> Result<BranchRow> {
     Ok(BranchRow { name: columns.text(|t| BranchName::new(t))?, head: columns.head()? })
 }
 
+/// A segment, its columns in the order of its statements.
 pub(super) fn segment(row: &Row<'_>) -> Result<SegmentRow> {
-    let parent = match optional_uint(row, "parent_num")? {
-        Some(num) => Some(Place { num, segment: uint(row, "parent_segment")?, seq: uint(row, "parent_seq")? }),
+    let mut columns = Columns { row, next: 0 };
+    let (id, num) = (columns.uint()?, columns.uint()?);
+    let parent = match columns.optional_uint()? {
+        Some(num) => Some(Place { num, segment: columns.uint()?, seq: columns.uint()? }),
         None => None,
     };
-    Ok(SegmentRow { id: uint(row, "id")?, num: uint(row, "num")?, parent })
+    Ok(SegmentRow { id, num, parent })
 }
 
 /// A stored enum is its place in a list that only ever grows.
@@ -269,8 +272,13 @@ pub(super) fn meta(row: &Row<'_>) -> Result<RecordMeta> {
     })
 }
 
+/// A record's body, lent until the next row is asked for.
+pub(super) fn packed<'r>(row: &'r Row<'_>) -> Result<&'r [u8]> {
+    row.get_ref(11).map_err(|e| failure(e, "read"))?.as_blob().map_err(|_| damaged("a record"))
+}
+
 pub(super) fn record(row: &Row<'_>) -> Result<RecordRow> {
-    Ok(RecordRow { meta: meta(row)?, body: row.get(11).map_err(|e| failure(e, "read"))? })
+    Ok(RecordRow { meta: meta(row)?, body: packed(row)?.to_vec() })
 }
 
 pub(super) fn snapshot(row: &Row<'_>) -> Result<SnapshotRow> {

@@ -179,17 +179,23 @@ impl StoreFile {
             conn.set_prepared_statement_cache_capacity(128);
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-            conn.pragma_update(None, "page_size", PAGE_SIZE)?;
-            conn.pragma_update(None, "temp_store", "memory")?;
-            conn.pragma_update(None, "cache_size", -8192)?;
-            // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
-            conn.pragma_update(None, "secure_delete", true)?;
-            conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-            conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
-            if access == Access::Read {
-                conn.pragma_update(None, "query_only", true)?;
+            match access {
+                Access::Write => {
+                    conn.pragma_update(None, "page_size", PAGE_SIZE)?;
+                    // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
+                    conn.pragma_update(None, "secure_delete", true)?;
+                    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+                    conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
+                    conn.pragma_update(None, "cache_size", -8192)?;
+                }
+                Access::Read => {
+                    conn.pragma_update(None, "query_only", true)?;
+                    // KiB. A reader's pages are dropped with the next commit by anybody, and until then they are in the
+                    // system's memory anyway: fresh memory for each page would cost more than reading it again.
+                    conn.pragma_update(None, "cache_size", -512)?;
+                }
             }
-            Ok(())
+            conn.pragma_update(None, "temp_store", "memory")
         };
         setup().map_err(|e| failure(e, "open"))?;
         Ok(conn)

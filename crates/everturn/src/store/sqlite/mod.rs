@@ -184,9 +184,10 @@ impl SqliteOptions {
             owners,
             closed: Mutex::new(None),
         });
+        // First, because it opens a connection of its own while the others are started.
+        let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
         let (checkpointer, checkpoints) = Checkpointer::start(file.clone(), circumstances.clone());
         let writer = Writer::start(file.clone(), conn, lock, circumstances.clone(), checkpointer)?;
-        let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
         let sqlite = Sqlite { writer, readers, _checkpoints: checkpoints, circumstances };
         Ok(SqliteStore(Engine::new(sqlite, self.config)))
     }

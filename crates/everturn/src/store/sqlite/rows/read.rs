@@ -3,6 +3,7 @@
 use rusqlite::{Row, params};
 
 use super::super::codec::{self, Uint, column, damaged, int};
+use super::super::failure;
 use super::super::pack::unpack;
 use super::Rows;
 use crate::digest::Digest;
@@ -10,8 +11,8 @@ use crate::json::Json;
 use crate::session::SessionKey;
 use crate::state::Scope;
 use crate::store::engine::{
-    ArtifactRow, BranchRow, Flow, KeyRow, ListScan, Only, Owner, Read, RecordMeta, RecordRow, Scan, SegmentRow,
-    SessionRow, SnapshotRow, TurnRow, Visit,
+    ArtifactRow, BranchRow, Flow, Interval, KeyRow, ListScan, Only, Owner, Read, RecordMeta, RecordRow, Scan,
+    SegmentRow, SessionRow, SnapshotRow, TurnRow, Visit, VisitPacked,
 };
 use crate::{AppName, BranchName, Result, SnapshotId, TurnKey, UserId};
 
@@ -168,8 +169,50 @@ impl Read for Rows<'_> {
         Ok(())
     }
 
+    /// One statement, run for each stretch: a line may have hundreds.
+    fn scan_line(&self, line: &[Interval], visit: VisitPacked<'_>) -> Result<()> {
+        let mut statement = self.sql.statement("scan_segment")?;
+        for stretch in line {
+            let &Interval { num, segment, from, to } = stretch;
+            if !self.recent.holds_all_from(num, from) {
+                let range = [int(num), int(from), int(to), int(segment)];
+                let mut rows = statement.query(range).map_err(|e| failure(e, "read"))?;
+                while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+                    visit(codec::meta(row)?, codec::packed(row)?)?;
+                }
+            }
+            let scan = Scan { num, from, to, segment: Some(segment), only: Only::All, newest_first: false };
+            self.scan_recent(scan, &mut |pos, meta| {
+                let row = self.with_body(pos, meta)?;
+                visit(row.meta, &row.body)?;
+                Ok(Flow::More)
+            })?;
+        }
+        Ok(())
+    }
+
     fn segment(&self, id: u64) -> Result<Option<SegmentRow>> {
         self.recent.segment(id, &self.sql)
+    }
+
+    fn ancestry(&self, id: u64, visit: Visit<'_, SegmentRow>) -> Result<()> {
+        let mut statement = self.sql.statement("segment")?;
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let row = match self.recent.segments.get(&id) {
+                Some(row) => *row,
+                None => {
+                    let mut rows = statement.query([int(id)]).map_err(|e| failure(e, "read"))?;
+                    let Some(row) = rows.next().map_err(|e| failure(e, "read"))? else { break };
+                    codec::segment(row)?
+                }
+            };
+            next = row.parent.map(|parent| parent.segment);
+            if visit(row)? == Flow::Stop {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn segments(&self, num: u64) -> Result<Vec<SegmentRow>> {
