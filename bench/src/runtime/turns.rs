@@ -145,7 +145,7 @@ pub(super) async fn run(samples: usize) -> Result<Vec<f64>> {
 async fn allocations(by: &ByAgent) -> Result<f64> {
     let mut counts = Vec::new();
     for _ in 0..21 {
-        let region = Region::new(&crate::ALLOCATIONS);
+        let region = Region::new(crate::ALLOCATIONS);
         by.turn().await?;
         counts.push(region.change().allocations as f64);
     }
