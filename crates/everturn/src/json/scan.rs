@@ -86,7 +86,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The next byte that is not white space.
-    fn peek(&mut self) -> Result<u8> {
+    pub(super) fn peek(&mut self) -> Result<u8> {
         self.skip_space();
         self.text.as_bytes().get(self.at).copied().ok_or_else(garbled)
     }
