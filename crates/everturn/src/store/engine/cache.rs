@@ -32,6 +32,7 @@ struct Entry {
     /// Whether a line may be added up from here: not so inside a turn, which may turn out void.
     settled: bool,
     state: PointState,
+    weight: u64,
 }
 
 /// Weighs a session, but never so much that it would not be kept at all: a conversation that outgrew the cache would be
@@ -87,18 +88,23 @@ impl StateCache {
 
     pub(crate) fn put(&self, place: Place, settled: bool, state: PointState) {
         let mut session = self.0.get(&place.num).unwrap_or_default();
-        session.weight = {
+        let weight = {
             let mut points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             points.retain(|entry| entry.place != place);
             if points.len() == POINTS {
                 points.pop_front();
             }
-            points.push_back(Entry { place, settled, state });
+            points.push_back(Entry { place, settled, weight: state.weight(), state });
             // Neighbouring states share nearly everything, so the heaviest stands for all.
-            let heaviest = points.iter().map(|entry| entry.state.weight()).max().unwrap_or(0);
+            let heaviest = points.iter().map(|entry| entry.weight).max().unwrap_or(0);
             heaviest + 512 * points.len() as u64
         };
-        self.0.insert(place.num, session);
+        // In coarse steps: weighing a session anew means putting it in anew, which most turns can do without.
+        let weight = weight.next_multiple_of((weight / 8).next_power_of_two());
+        if session.weight != weight {
+            session.weight = weight;
+            self.0.insert(place.num, session);
+        }
     }
 
     pub(crate) fn forget(&self, num: u64) {
