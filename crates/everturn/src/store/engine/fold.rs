@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::beside::add_line;
-use super::body::{ArtifactBody, FoldBody, FoldCustom, ViewBody, decode};
+use super::body::{ArtifactBody, Body, FoldBody, FoldCustom, ViewBody, decode};
 use super::gather::Gather;
 use super::line::Interval;
 use super::tables::{Read, RecordMeta};
@@ -45,7 +45,7 @@ impl Fold {
         Self { state, patches: Vec::new(), artifacts, gather: Gather::default() }
     }
 
-    /// Adds one record.
+    /// Adds one record, given as it is stored.
     pub(crate) fn apply(&mut self, meta: &RecordMeta, text: &str) -> Result<()> {
         let body = FoldBody::parse(text)?;
         let (state, gather) = (&mut self.state, &mut self.gather);
@@ -68,23 +68,39 @@ impl Fold {
                 state.custom = None;
             }
         }
-        for change in body.artifacts {
-            change_artifacts(&mut self.artifacts, change);
-        }
-        match body.view {
-            None => {}
-            Some(ViewBody::Set(view)) => state.view = Some(Arc::new(view)),
-            Some(ViewBody::Clear(_)) => state.view = None,
-        }
-        state.tip = meta.tip.clone();
-        state.point = Point::new(meta.seq);
+        self.stand_after(meta, body.artifacts, body.view);
         Ok(())
     }
 
-    /// Gives the custom state as a whole, so that patches need not be applied.
-    pub(crate) fn set_custom(&mut self, custom: Option<Json>) {
-        self.patches.clear();
-        self.state.custom = custom;
+    /// Adds one record that was just written, sharing its messages. The custom state after it is given as a whole, if
+    /// it changed.
+    pub(crate) fn apply_written(&mut self, meta: &RecordMeta, body: &Body, custom: Option<&Option<Json>>) {
+        let messages = &mut self.state.messages;
+        self.gather.settle(messages);
+        if let Some(splice) = &body.splice {
+            messages.truncate(usize::try_from(splice.keep).unwrap_or(usize::MAX));
+            splice.messages.iter().for_each(|message| messages.push(message.clone()));
+        }
+        body.events.iter().flat_map(|event| &event.messages).for_each(|message| messages.push(message.clone()));
+        messages.set_chain(meta.tip.digests.chain);
+        if let Some(custom) = custom {
+            self.patches.clear();
+            self.state.custom = custom.clone();
+        }
+        self.stand_after(meta, body.artifacts.clone(), body.view.clone());
+    }
+
+    fn stand_after(&mut self, meta: &RecordMeta, artifacts: Vec<ArtifactBody>, view: Option<ViewBody>) {
+        for change in artifacts {
+            change_artifacts(&mut self.artifacts, change);
+        }
+        match view {
+            None => {}
+            Some(ViewBody::Set(view)) => self.state.view = Some(Arc::new(view)),
+            Some(ViewBody::Clear(_)) => self.state.view = None,
+        }
+        self.state.tip = meta.tip.clone();
+        self.state.point = Point::new(meta.seq);
     }
 
     /// The state, once `content` has found the artifacts it does not hold yet.

@@ -40,7 +40,8 @@ pub(crate) struct Prepared {
     /// The point it was made for, if it depends on one.
     pub(crate) base: Option<u64>,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) text: String,
+    /// What the bytes say, for the state after it.
+    pub(crate) body: Body,
     splice: Option<(u64, Digest)>,
     messages: Vec<Digest>,
     pub(crate) custom: Option<PreparedCustom>,
@@ -139,7 +140,6 @@ impl Draft {
         Ok(Prepared {
             base: base.map(|state| state.point.seq()),
             bytes: encode(&text)?,
-            text,
             splice: parts.splice,
             messages: parts.messages,
             custom,
@@ -150,6 +150,7 @@ impl Draft {
             usage: parts.usage,
             width: (body.events.len() as u64).max(1),
             scopes: parts.scopes,
+            body,
         })
     }
 }

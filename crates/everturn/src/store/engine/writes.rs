@@ -240,10 +240,7 @@ impl<B: Backend> Inner<B> {
         let Some(before) = self.cache.get(*base) else { return };
         let after = || -> Result<PointState> {
             let mut fold = Fold::from(before);
-            fold.apply(meta, &prepared.text)?;
-            if let Some(custom) = &prepared.custom {
-                fold.set_custom(custom.value.clone());
-            }
+            fold.apply_written(meta, &prepared.body, prepared.custom.as_ref().map(|custom| &custom.value));
             fold.finish(|digest| {
                 let put = prepared.puts.iter().find(|put| put.digest == digest);
                 put.map(|put| put.content.clone()).ok_or_else(|| Error::internal("an artifact was not at hand"))
