@@ -16,9 +16,9 @@ use super::{Backend, Inner, Sync, edit};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::Json;
-use crate::state::{PointState, StateDelta};
+use crate::state::PointState;
 use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Start, StepTurn, TurnRef};
-use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Input, Outcome, Receipt, RecordKind};
+use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Outcome, Receipt, RecordKind};
 use crate::{BranchName, Error, ErrorKind, FinishReason, Result, SessionId, TurnId, TurnKey};
 
 /// Turns whose place is remembered; the rest are asked for.
@@ -79,8 +79,8 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    async fn try_begin(&self, turn: BeginTurn, payload: Digest, mut create: Option<NewSession>) -> Result<Begin> {
-        let draft = begin_draft(&turn);
+    async fn try_begin(&self, mut turn: BeginTurn, payload: Digest, mut create: Option<NewSession>) -> Result<Begin> {
+        let draft = begin_draft(&mut turn);
         let needs_base = draft.needs_base();
         if needs_base && let Some(new) = create.take() {
             // The input changes state, which must be there first.
@@ -118,8 +118,8 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    pub(crate) async fn step(&self, step: StepTurn) -> Result<Receipt> {
-        let draft = Draft::of(step.changes.clone());
+    pub(crate) async fn step(&self, mut step: StepTurn) -> Result<Receipt> {
+        let draft = Draft::of(std::mem::take(&mut step.changes));
         let turn = step.fence.turn;
         let base = self.tip_of(turn);
         let step = Arc::new(step);
@@ -128,10 +128,10 @@ impl<B: Backend> Inner<B> {
         Ok(written.answer)
     }
 
-    pub(crate) async fn end(&self, end: EndTurn) -> Result<Receipt> {
+    pub(crate) async fn end(&self, mut end: EndTurn) -> Result<Receipt> {
         let draft = Draft {
-            changes: end.changes.clone(),
-            state: end.scopes.clone(),
+            changes: std::mem::take(&mut end.changes),
+            state: std::mem::take(&mut end.scopes),
             end: Some(EndBody { status: end.status.into(), outcome: strip(end.outcome.clone())? }),
             ..Draft::default()
         };
@@ -261,15 +261,16 @@ fn strip(mut outcome: Outcome) -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn begin_draft(turn: &BeginTurn) -> Draft {
+/// The record of a begin. The input goes into it; deciding where the turn starts does not need it.
+fn begin_draft(turn: &mut BeginTurn) -> Draft {
     let mut changes = Changes::new();
-    if !turn.input.messages.is_empty() || !turn.input.state_delta.is_empty() {
+    let mut input = std::mem::take(&mut turn.input);
+    if !input.messages.is_empty() || !input.state_delta.is_empty() {
         let event = Event::new("user")
-            .with_messages(turn.input.messages.iter().cloned())
-            .with_state(turn.input.state_delta.clone());
+            .with_messages(std::mem::take(&mut input.messages))
+            .with_state(std::mem::take(&mut input.state_delta));
         changes = changes.event(event);
     }
-    let input = Input { messages: Vec::new(), state_delta: StateDelta::new(), ..turn.input.clone() };
     let begin = BeginBody {
         invocation: turn.invocation.clone(),
         agent: turn.agent.clone(),
