@@ -196,18 +196,23 @@ impl Read for Rows<'_> {
     }
 
     fn ancestry(&self, id: u64, visit: Visit<'_, SegmentRow>) -> Result<()> {
+        // Most often the first is all that is wanted, and the same as the last time.
+        let Some(first) = self.recent.segment(id, &self.sql)? else { return Ok(()) };
+        let mut next = first.parent;
+        if visit(first)? == Flow::Stop || next.is_none() {
+            return Ok(());
+        }
         let mut statement = self.sql.statement("segment")?;
-        let mut next = Some(id);
-        while let Some(id) = next {
-            let row = match self.recent.segments.get(&id) {
+        while let Some(place) = next {
+            let row = match self.recent.segments.get(&place.segment) {
                 Some(row) => *row,
                 None => {
-                    let mut rows = statement.query([int(id)]).map_err(|e| failure(e, "read"))?;
+                    let mut rows = statement.query([int(place.segment)]).map_err(|e| failure(e, "read"))?;
                     let Some(row) = rows.next().map_err(|e| failure(e, "read"))? else { break };
                     codec::segment(row)?
                 }
             };
-            next = row.parent.map(|parent| parent.segment);
+            next = row.parent;
             if visit(row)? == Flow::Stop {
                 break;
             }
