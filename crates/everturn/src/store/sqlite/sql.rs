@@ -1,5 +1,6 @@
 //! Statements by name.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -82,6 +83,43 @@ impl<'c> Sql<'c> {
         let mut statement = self.statement(name)?;
         let value = statement.query_row(params, |row| row.get::<_, Option<Uint>>(0)).optional();
         Ok(value.map_err(|e| failure(e, "read"))?.flatten().map(|value| value.0))
+    }
+}
+
+/// A statement that is looked up when it is first needed, and kept: finding it by its text costs about as much as a
+/// small one takes to run.
+pub(super) struct Held<'c> {
+    name: &'static str,
+    statement: RefCell<Option<CachedStatement<'c>>>,
+}
+
+impl<'c> Held<'c> {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self { name, statement: RefCell::new(None) }
+    }
+
+    fn with<T>(&self, sql: &Sql<'c>, work: impl FnOnce(&mut CachedStatement<'c>) -> Result<T>) -> Result<T> {
+        let mut slot = self.statement.borrow_mut();
+        match &mut *slot {
+            Some(statement) => work(statement),
+            none => work(none.insert(sql.statement(self.name)?)),
+        }
+    }
+
+    pub(super) fn run(&self, sql: &Sql<'c>, params: impl Params) -> Result<usize> {
+        self.with(sql, |statement| statement.execute(params).map_err(|e| failure(e, "write")))
+    }
+
+    pub(super) fn one<T>(
+        &self,
+        sql: &Sql<'c>,
+        params: impl Params,
+        read: impl FnOnce(&Row<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.with(sql, |statement| {
+            let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
+            rows.next().map_err(|e| failure(e, "read"))?.map(read).transpose()
+        })
     }
 }
 

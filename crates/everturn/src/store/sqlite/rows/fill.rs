@@ -4,7 +4,7 @@ use rusqlite::params;
 
 use super::super::codec::{self, Stored as _, int};
 use super::super::pack::pack;
-use super::super::sql::Sql;
+use super::super::sql::{Held, Sql};
 use super::Rows;
 use crate::Result;
 use crate::json::Json;
@@ -24,9 +24,10 @@ impl Rows<'_> {
         for row in recent.segments.values() {
             put_segment(&sql, row)?;
         }
+        let (put_place, put_named) = (Held::new("put_place"), Held::new("put_snapshot"));
         for ((num, seq), (pos, meta)) in &recent.records {
             let named = meta.snapshot.is_some();
-            sql.run("put_place", params![int(*num), int(*seq), int(meta.segment), named, int(*pos)])?;
+            put_place.run(&sql, params![int(*num), int(*seq), int(meta.segment), named, int(*pos)])?;
         }
         for ((num, begin), row) in &recent.turns {
             match row {
@@ -40,7 +41,7 @@ impl Rows<'_> {
         snapshots.sort_by_key(|(id, _)| **id);
         for (id, row) in snapshots {
             match row {
-                Some(row) => put_snapshot(&sql, row)?,
+                Some(row) => put_snapshot(&sql, &put_named, row)?,
                 None => drop(sql.run("remove_snapshot", [id.uuid().as_bytes().as_slice()])?),
             }
         }
@@ -95,10 +96,10 @@ fn put_segment(sql: &Sql<'_>, row: &SegmentRow) -> Result<()> {
     Ok(())
 }
 
-fn put_snapshot(sql: &Sql<'_>, row: &SnapshotRow) -> Result<()> {
+fn put_snapshot<'c>(sql: &Sql<'c>, statement: &Held<'c>, row: &SnapshotRow) -> Result<()> {
     let error = row.error.as_ref().map(Json::from_value).transpose()?;
-    sql.run(
-        "put_snapshot",
+    statement.run(
+        sql,
         params![
             row.id.uuid().as_bytes().as_slice(),
             int(row.num),

@@ -11,17 +11,24 @@ use super::change::Change;
 use super::codec::int;
 use super::pack::Pack as _;
 use super::recent::Recent;
-use super::sql::Sql;
+use super::sql::{Held, Sql};
 use crate::Result;
 
 /// A connection inside a transaction.
 pub(super) struct Rows<'c> {
     sql: Sql<'c>,
+    hot: Hot<'c>,
     recent: &'c mut Recent,
     /// What this transaction has changed and not written to the journal yet.
     changes: Vec<u8>,
     /// The last position that is in the journal.
     journaled: u64,
+}
+
+/// Statements that every turn needs, looked up once for all turns of a transaction.
+struct Hot<'c> {
+    append: Held<'c>,
+    find_snapshot: Held<'c>,
 }
 
 impl<'c> Rows<'c> {
@@ -30,7 +37,8 @@ impl<'c> Rows<'c> {
         let sql = Sql(conn);
         recent.catch_up(&sql)?;
         let journaled = recent.position();
-        Ok(Self { sql, recent, changes: Vec::new(), journaled })
+        let hot = Hot { append: Held::new("append"), find_snapshot: Held::new("snapshot") };
+        Ok(Self { sql, hot, recent, changes: Vec::new(), journaled })
     }
 
     /// Writes what was changed to the journal, and fills the tables when it is time to: so many records may wait.

@@ -262,7 +262,7 @@ impl Read for Rows<'_> {
     fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>> {
         match self.recent.snapshots.get(&id) {
             Some(row) => Ok(row.clone()),
-            None => self.sql.one("snapshot", [id.uuid().as_bytes().as_slice()], codec::snapshot),
+            None => self.hot.find_snapshot.one(&self.sql, [id.uuid().as_bytes().as_slice()], codec::snapshot),
         }
     }
 

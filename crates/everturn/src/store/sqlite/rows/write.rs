@@ -29,8 +29,8 @@ impl Write for Rows<'_> {
 
     fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64> {
         let pos = self.recent.position() + 1;
-        self.sql.run(
-            "append",
+        self.hot.append.run(
+            &self.sql,
             params![
                 int(pos),
                 int(meta.num),
