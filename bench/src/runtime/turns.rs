@@ -33,6 +33,11 @@ pub(super) const FIGURES: &[Figure] = &[
         what: "allocations of an agent's turn at 1,000 messages over one at 10",
         bar: Bar::AtMost(1.2),
     },
+    Figure {
+        name: "runtime_turn_two_workers_us",
+        what: "the first figure where a second, idle worker is woken on the way (us)",
+        bar: Bar::None,
+    },
 ];
 
 #[derive(Default, Serialize, Deserialize)]
