@@ -76,14 +76,14 @@ pub use ids::{
     UserId,
 };
 pub use json::Json;
-pub use live::{MemoryTranscript, ReadState, Session, StateMap, StoredTranscript, Transcript, Turn};
+pub use live::{MemoryTranscript, ReadState, Responder, Session, StateMap, StoredTranscript, Transcript, Turn};
 pub use message::{Message, Part, PartKind, Role};
 pub use patch::Patch;
 pub use peer::Peer;
 pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
-pub use stream::{Chunk, Responder, StreamLimits, TurnEnd};
+pub use stream::{Chunk, StreamLimits, TurnEnd};
 pub use turn::{
     Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
     Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus,

@@ -3,12 +3,14 @@
 mod current;
 mod keys;
 mod overlay;
+mod responder;
 mod session;
 mod transcript;
 mod turn;
 
 pub(crate) use current::{current_run, in_scope};
 pub use keys::{ReadState, StateMap};
+pub use responder::Responder;
 pub use session::Session;
 pub use transcript::{MemoryTranscript, StoredTranscript, Transcript};
 pub use turn::Turn;

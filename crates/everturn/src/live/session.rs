@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 
+use super::Responder;
 use super::keys::StateMap;
 use super::overlay::overlay;
 use super::turn::Turn;
@@ -19,7 +20,7 @@ use crate::state::Messages;
 use crate::store::{
     At, BranchChange, EventQuery, ForkSession, MAX_PAGE, Store, StoreExt as _, UnderLease, UpdateSession,
 };
-use crate::stream::{Chunk, Responder};
+use crate::stream::Chunk;
 use crate::{
     BranchName, Error, ErrorKind, InvocationId, Point, Result, SessionId, SessionRecord, Timestamp, Usage, UserId,
 };

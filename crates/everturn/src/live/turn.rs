@@ -2,12 +2,12 @@
 
 use std::ops::Deref;
 
+use super::Responder;
 use super::Session;
 use crate::agent::CustomState;
 use crate::agent::failure::{Failure, Handled};
 use crate::run::TurnHandle;
 use crate::run::end::Ending;
-use crate::stream::Responder;
 use crate::turn::Input;
 use crate::{FinishReason, Result, SnapshotId};
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::Chunk;
 use crate::agent::definition::Handler;
 use crate::agent::failure::Handled;
 use crate::artifact::Artifact;
 use crate::model::ModelChunk;
 use crate::run::Run;
 use crate::run::end::Ending;
+use crate::stream::Chunk;
 use crate::{Error, Result};
 
 /// Where a handler's answer goes as it is made. Sending waits while the reader is behind; a reader that is gone aborts
