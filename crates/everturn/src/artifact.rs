@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::json::Json;
-use crate::message::Part;
+use crate::part::Part;
 use crate::{Error, Point, Result};
 
 /// The longest name an artifact may have, in bytes.

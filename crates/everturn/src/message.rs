@@ -1,11 +1,14 @@
-//! Messages and their parts, with Genkit's JSON names.
+//! Messages, with Genkit's JSON names.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::json::{Json, Node, quote};
-use crate::{Error, Result};
+use crate::json::{Json, Node};
+use crate::part::Part;
+use crate::{Error, Result, metadata};
+
+const SNAPSHOT_ID: &str = "snapshotId";
 
 /// Who a message is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,7 +91,7 @@ impl Message {
             if i > 0 {
                 text.push(',');
             }
-            text.push_str(part.0.as_str());
+            text.push_str(part.as_str());
         }
         text.push_str("]}");
         Self(Json::trusted(text))
@@ -139,7 +142,7 @@ impl Message {
         struct Peek {
             content: Vec<Json>,
         }
-        self.0.to::<Peek>().map(|peek| peek.content.into_iter().map(Part).collect()).unwrap_or_default()
+        self.0.to::<Peek>().map(|peek| peek.content.into_iter().map(Part::trusted).collect()).unwrap_or_default()
     }
 
     /// The texts of its parts, one after the other.
@@ -160,38 +163,41 @@ impl Message {
         &self.0
     }
 
-    /// The message with the id of the snapshot it is the last message of, for a reader who wants to go back there.
-    pub(crate) fn with_snapshot_id(&self, id: crate::SnapshotId) -> Self {
-        let Ok(Node::Object(mut members)) = self.0.node() else { return self.clone() };
-        let value = || Node::String(id.to_string().into());
-        match members.iter_mut().find(|(key, _)| &**key == "metadata") {
-            Some((_, Node::Object(metadata))) => {
-                metadata.retain(|(key, _)| &**key != "snapshotId");
-                metadata.push(("snapshotId".into(), value()));
-            }
-            _ => members.push(("metadata".into(), Node::Object(vec![("snapshotId".into(), value())]))),
+    /// What is noted in its `metadata` under a key.
+    #[must_use]
+    pub fn metadata(&self, key: &str) -> Option<Json> {
+        metadata::get(&self.0, key)
+    }
+
+    /// The same with something noted in its `metadata`.
+    #[must_use]
+    pub fn with_metadata(&self, key: &str, value: &Json) -> Self {
+        metadata::set(&self.0, key, Some(value)).map_or_else(|_| self.clone(), Self)
+    }
+
+    /// The same with other parts; whatever else it carries stays.
+    #[must_use]
+    pub fn with_parts(&self, parts: &[Part]) -> Self {
+        let Ok(Node::Object(mut members)) = self.0.node() else { return Self::new(self.role(), parts) };
+        let nodes = parts.iter().filter_map(|part| part.json().node().ok()).collect();
+        match members.iter_mut().find(|(key, _)| &**key == "content") {
+            Some((_, content)) => *content = Node::Array(nodes),
+            None => members.push(("content".into(), Node::Array(nodes))),
         }
         Self(Json::trusted(Node::Object(members).print()))
     }
 
+    /// The message with the id of the snapshot it is the last message of, for a reader who wants to go back there.
+    pub(crate) fn with_snapshot_id(&self, id: crate::SnapshotId) -> Self {
+        self.with_metadata(SNAPSHOT_ID, &Json::trusted(format!("\"{id}\"")))
+    }
+
     /// The message without `metadata.snapshotId`, which is added where state leaves Everturn and belongs to no message.
     pub fn without_snapshot_id(self) -> Result<Self> {
-        if !self.as_str().contains("snapshotId") {
+        if !self.as_str().contains(SNAPSHOT_ID) || self.metadata(SNAPSHOT_ID).is_none() {
             return Ok(self);
         }
-        let mut node = self.0.node()?;
-        let Node::Object(members) = &mut node else { return Ok(self) };
-        let Some(index) = members.iter().position(|(key, _)| &**key == "metadata") else { return Ok(self) };
-        let Node::Object(metadata) = &mut members[index].1 else { return Ok(self) };
-        let before = metadata.len();
-        metadata.retain(|(key, _)| &**key != "snapshotId");
-        if metadata.len() == before {
-            return Ok(self);
-        }
-        if metadata.is_empty() {
-            members.remove(index);
-        }
-        Ok(Self(Json::trusted(node.print())))
+        metadata::set(&self.0, SNAPSHOT_ID, None).map(Self)
     }
 }
 
@@ -208,163 +214,6 @@ impl Serialize for Message {
 }
 
 impl<'de> Deserialize<'de> for Message {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_json(Json::deserialize(deserializer)?).map_err(serde::de::Error::custom)
-    }
-}
-
-/// What a part of a message holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PartKind {
-    /// Text.
-    Text,
-    /// A picture, a sound, a document, by URL.
-    Media,
-    /// The model asks for a tool.
-    ToolRequest,
-    /// A tool's answer.
-    ToolResponse,
-    /// The model's reasoning.
-    Reasoning,
-    /// Structured data.
-    Data,
-    /// Whatever a provider needs.
-    Custom,
-    /// A resource by its URI.
-    Resource,
-    /// Something Everturn does not know; it is kept as it is.
-    Unknown,
-}
-
-/// One part of a message, kept as its JSON text.
-///
-/// ```
-/// use everturn::{Json, Part, PartKind};
-///
-/// let part = Part::tool_request("lookup", Some("r1"), &Json::parse(r#"{"q":"tea"}"#)?);
-/// assert_eq!(part.kind(), PartKind::ToolRequest);
-/// assert_eq!(part.as_str(), r#"{"toolRequest":{"name":"lookup","ref":"r1","input":{"q":"tea"}}}"#);
-/// # Ok::<(), everturn::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Part(Json);
-
-impl Part {
-    /// A text.
-    #[must_use]
-    pub fn text(text: impl AsRef<str>) -> Self {
-        let mut out = String::from("{\"text\":");
-        quote(text.as_ref(), &mut out);
-        out.push('}');
-        Self(Json::trusted(out))
-    }
-
-    /// Media by URL, with its type when it is known.
-    #[must_use]
-    pub fn media(url: &str, content_type: Option<&str>) -> Self {
-        let mut out = String::from("{\"media\":{\"url\":");
-        quote(url, &mut out);
-        if let Some(content_type) = content_type {
-            out.push_str(",\"contentType\":");
-            quote(content_type, &mut out);
-        }
-        out.push_str("}}");
-        Self(Json::trusted(out))
-    }
-
-    /// A request for a tool.
-    #[must_use]
-    pub fn tool_request(name: &str, reference: Option<&str>, input: &Json) -> Self {
-        Self::tool("toolRequest", name, reference, "input", input)
-    }
-
-    /// A tool's answer.
-    #[must_use]
-    pub fn tool_response(name: &str, reference: Option<&str>, output: &Json) -> Self {
-        Self::tool("toolResponse", name, reference, "output", output)
-    }
-
-    fn tool(member: &str, name: &str, reference: Option<&str>, payload: &str, json: &Json) -> Self {
-        let mut out = format!("{{\"{member}\":{{\"name\":");
-        quote(name, &mut out);
-        if let Some(reference) = reference {
-            out.push_str(",\"ref\":");
-            quote(reference, &mut out);
-        }
-        out.push_str(&format!(",\"{payload}\":{json}}}}}"));
-        Self(Json::trusted(out))
-    }
-
-    /// Any JSON object as a part.
-    pub fn from_json(json: Json) -> Result<Self> {
-        match json.node()? {
-            Node::Object(_) => Ok(Self(json)),
-            _ => Err(Error::invalid("a part is a JSON object")),
-        }
-    }
-
-    /// What it holds.
-    #[must_use]
-    pub fn kind(&self) -> PartKind {
-        let Ok(node) = self.0.node() else { return PartKind::Unknown };
-        [
-            ("text", PartKind::Text),
-            ("media", PartKind::Media),
-            ("toolRequest", PartKind::ToolRequest),
-            ("toolResponse", PartKind::ToolResponse),
-            ("reasoning", PartKind::Reasoning),
-            ("data", PartKind::Data),
-            ("custom", PartKind::Custom),
-            ("resource", PartKind::Resource),
-        ]
-        .into_iter()
-        .find(|(member, _)| node.get(member).is_some())
-        .map_or(PartKind::Unknown, |(_, kind)| kind)
-    }
-
-    /// Its text, if it is a text and nothing else goes with it.
-    pub(crate) fn plain_text(&self) -> Option<String> {
-        match self.0.node().ok()? {
-            Node::Object(members) if members.len() == 1 && &*members[0].0 == "text" => {
-                members[0].1.as_str().map(str::to_owned)
-            }
-            _ => None,
-        }
-    }
-
-    /// Its text, if it is a text.
-    #[must_use]
-    pub fn as_text(&self) -> Option<String> {
-        self.0.node().ok()?.get("text")?.as_str().map(str::to_owned)
-    }
-
-    /// The JSON text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-
-    /// The JSON.
-    #[must_use]
-    pub fn json(&self) -> &Json {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl Serialize for Part {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::from_json(Json::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }

@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::pin::Pin;
 
 use super::{Model, ModelChunk, ModelRequest, ModelStream};
-use crate::message::{Message, Part, Role};
+use crate::message::{Message, Role};
+use crate::part::Part;
 use crate::snapshot::FinishReason;
 use crate::{Error, Result, Usage};
 

@@ -31,7 +31,8 @@ pub use generate::{Generating, ModelResponse, generate, generate_stream};
 pub use scripted::{Reply, ScriptedModel};
 
 use crate::json::Json;
-use crate::message::{Message, Part, Role};
+use crate::message::{Message, Role};
+use crate::part::Part;
 use crate::snapshot::FinishReason;
 use crate::{Result, Usage};
 
@@ -39,17 +40,25 @@ use crate::{Result, Usage};
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct ModelRequest {
-    /// The conversation so far.
+    /// The conversation so far, instructions first.
     pub messages: Vec<Message>,
-    /// Settings of the model, as its provider names them.
+    /// Settings of the model: `temperature`, `maxOutputTokens`, `topP`, `stopSequences`, and whatever else its provider
+    /// knows, by its own name.
     pub config: Option<Json>,
+    /// The tools it may ask for.
+    pub tools: Vec<ToolDefinition>,
+    /// The JSON schema its answer must follow, when text will not do.
+    pub output_schema: Option<Json>,
+    /// Tells a provider which requests share a beginning, so that it can keep what it has read. The same for every
+    /// request of a session, different for every session, and nothing can be learnt from it.
+    pub cache_key: Option<String>,
 }
 
 impl ModelRequest {
     /// A request with a conversation.
     #[must_use]
     pub fn new(messages: Vec<Message>) -> Self {
-        Self { messages, config: None }
+        Self { messages, ..Self::default() }
     }
 
     /// The same with settings.
@@ -57,6 +66,44 @@ impl ModelRequest {
     pub fn config(mut self, config: Json) -> Self {
         self.config = Some(config);
         self
+    }
+
+    /// The same with tools the model may ask for. [`generate`] runs them when it is given them; a model alone only asks.
+    #[must_use]
+    pub fn tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
+        self.tools = tools.into_iter().collect();
+        self
+    }
+
+    /// The same with a schema for the answer.
+    #[must_use]
+    pub fn output_schema(mut self, schema: Json) -> Self {
+        self.output_schema = Some(schema);
+        self
+    }
+}
+
+/// A tool as a model is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub struct ToolDefinition {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+    /// The JSON schema of what it is given.
+    pub input_schema: Json,
+    /// The JSON schema of what it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Json>,
+}
+
+impl ToolDefinition {
+    /// A tool by name, purpose and the schema of its input.
+    #[must_use]
+    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: Json) -> Self {
+        Self { name: name.into(), description: description.into(), input_schema, output_schema: None }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Model, ModelChunk, ModelRequest, ModelStream};
-use crate::message::Part;
+use crate::part::Part;
 use crate::snapshot::FinishReason;
 use crate::{Error, ErrorKind, Result, Usage};
 
