@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::Json;
 use crate::message::Message;
+use crate::part::{Part, PartKind};
 use crate::state::StateDelta;
 use crate::{EventId, InvocationId, Timestamp, Usage};
 
@@ -138,6 +139,21 @@ impl EventActions {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// Adds what another asks for. Of two transfers the first counts.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.skip_summarization |= other.skip_summarization;
+        self.escalate |= other.escalate;
+        if self.transfer_to_agent.is_none() {
+            self.transfer_to_agent.clone_from(&other.transfer_to_agent);
+        }
+        self.requested_tool_confirmations.extend(other.requested_tool_confirmations.clone());
+    }
+
+    /// Whether the model is not to be asked again: somebody else goes on, or the tool's answer is the answer.
+    pub(crate) fn ends_generation(&self) -> bool {
+        self.skip_summarization || self.escalate || self.transfer_to_agent.is_some()
+    }
 }
 
 impl Event {
@@ -157,6 +173,17 @@ impl Event {
     #[must_use]
     pub fn model(agent: impl Into<String>, message: Message) -> Self {
         Self::new(agent).with_messages([message])
+    }
+
+    /// Whether it is the last word of its agent for now: nothing in it asks for a tool or is a tool's answer that the model
+    /// is yet to read, or what it asks for goes on by itself.
+    #[must_use]
+    pub fn is_final_response(&self) -> bool {
+        if self.actions.skip_summarization || !self.long_running_tool_ids.is_empty() {
+            return true;
+        }
+        let open = |part: &Part| matches!(part.kind(), PartKind::ToolRequest | PartKind::ToolResponse);
+        !self.partial && !self.messages.iter().any(|message| message.parts().iter().any(open))
     }
 
     /// Adds messages.

@@ -43,6 +43,7 @@ mod digest;
 mod error;
 mod event;
 mod ids;
+mod interrupt;
 mod json;
 mod live;
 mod message;
@@ -52,19 +53,22 @@ mod part;
 mod patch;
 mod peer;
 mod run;
+mod schema;
 mod session;
 mod snapshot;
 mod state;
 pub mod store;
 mod stream;
+pub mod tool;
 mod turn;
 mod usage;
 
 #[doc(inline)]
 pub use agent::{
-    Agent, AgentBuilder, AgentClient, AgentInfo, Caller, ContentInSpans, CustomState, Failure, Handled, Init,
-    OnFailure, Output, Patience, Registry, SchemaViolation, SharedState, SigningKey, SnapshotContext, SnapshotPolicy,
-    StateDiff, StateManagement,
+    Agent, AgentBuilder, AgentClient, AgentInfo, Caller, ContentInSpans, CustomState, Failure, Handled, Hook,
+    HookContext, HookError, HookResult, Init, OnFailure, Output, Patience, Preparation, Prompt, Registry, SharedState,
+    SigningKey, SnapshotContext, SnapshotPolicy, StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall,
+    ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};
@@ -77,12 +81,14 @@ pub use ids::{
     AgentName, AppName, BranchName, EventId, InvocationId, MAX_ID_BYTES, Point, SessionId, SnapshotId, TurnId, TurnKey,
     UserId,
 };
+pub use interrupt::{Interrupt, Resume};
 pub use json::Json;
 pub use live::{MemoryTranscript, ReadState, Responder, Session, StateMap, StoredTranscript, Transcript, Turn};
 pub use message::{Message, Role};
 pub use part::{Part, PartKind, ToolRequest, ToolResponse};
 pub use patch::Patch;
 pub use peer::Peer;
+pub use schema::SchemaViolation;
 pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};

@@ -164,14 +164,16 @@ impl Part {
         .map_or(PartKind::Unknown, |(_, kind)| kind)
     }
 
-    /// Its text, if it is a text and nothing else goes with it.
-    pub(crate) fn plain_text(&self) -> Option<String> {
-        match self.0.node().ok()? {
-            Node::Object(members) if members.len() == 1 && &*members[0].0 == "text" => {
-                members[0].1.as_str().map(str::to_owned)
-            }
-            _ => None,
-        }
+    /// Its text or reasoning, if nothing else goes with it.
+    pub(crate) fn plain(&self) -> Option<(PartKind, String)> {
+        let Node::Object(members) = self.0.node().ok()? else { return None };
+        let [(key, value)] = &members[..] else { return None };
+        let kind = match &**key {
+            "text" => PartKind::Text,
+            "reasoning" => PartKind::Reasoning,
+            _ => return None,
+        };
+        Some((kind, value.as_str()?.to_owned()))
     }
 
     /// Its text, if it is a text.
@@ -213,6 +215,15 @@ impl Part {
     #[must_use]
     pub fn metadata(&self, key: &str) -> Option<Json> {
         metadata::get(&self.0, key)
+    }
+
+    /// All that is noted in its `metadata`.
+    pub(crate) fn all_metadata(&self) -> Option<std::collections::BTreeMap<String, Json>> {
+        #[derive(Deserialize)]
+        struct Peek {
+            metadata: Option<std::collections::BTreeMap<String, Json>>,
+        }
+        self.0.to::<Peek>().ok()?.metadata
     }
 
     /// The same with something noted in its `metadata`.

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::event::Event;
+use crate::interrupt::Resume;
 use crate::json::Json;
 use crate::message::Message;
 use crate::session::SessionKey;
@@ -52,6 +53,11 @@ impl Input {
     #[must_use]
     pub fn messages(messages: impl IntoIterator<Item = Message>) -> Self {
         Self { messages: messages.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Answers to what an interrupted turn asked.
+    pub fn resume(resume: &Resume) -> crate::Result<Self> {
+        Ok(Self { resume: Some(resume.to_json()?), ..Self::default() })
     }
 
     /// The same with a change of state.
@@ -211,6 +217,8 @@ pub enum ToolPhase {
     Finished,
     /// It failed.
     Failed,
+    /// It asked a person instead of answering.
+    Interrupted,
 }
 
 /// One line of the ledger of tool calls.

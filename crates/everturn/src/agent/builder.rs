@@ -11,13 +11,14 @@ use serde::Serialize;
 use super::definition::{ContentInSpans, Definition, Handler, OnFailure, Patience};
 use super::failure::Handled;
 use super::policy::SnapshotPolicy;
-use super::schema::{StateSchema, Upcasters};
 use super::sign::{SigningKey, SigningKeys};
 use super::transform::{Caller, Transforms};
+use super::upcast::Upcasters;
 use super::{Agent, CustomState};
 use crate::clock::{Clock, SystemClock};
 use crate::json::Json;
 use crate::live::{Session, Turn};
+use crate::schema::Schema;
 use crate::state::SessionState;
 use crate::store::{Busy, Store};
 use crate::stream::{Chunk, StreamLimits};
@@ -43,6 +44,7 @@ pub struct AgentBuilder<S> {
     patience: Patience,
     content_in_spans: ContentInSpans,
     handler: Handler,
+    broken: Option<Error>,
     state: PhantomData<fn() -> S>,
 }
 
@@ -94,7 +96,13 @@ fn returned<R: Serialize + 'static>(value: &R) -> Handled<Option<Json>> {
 }
 
 impl<S: CustomState> AgentBuilder<S> {
-    fn new(name: String, handler: Handler) -> Self {
+    /// One whose definition cannot be, which building it says.
+    pub(super) fn broken(name: String, error: Error) -> Self {
+        let never = Handler::PerTurn(Arc::new(|_| Box::pin(async { Ok(None) })));
+        Self { broken: Some(error), ..Self::new(name, never) }
+    }
+
+    pub(super) fn new(name: String, handler: Handler) -> Self {
         Self {
             name,
             description: None,
@@ -113,6 +121,7 @@ impl<S: CustomState> AgentBuilder<S> {
             patience: Patience::default(),
             content_in_spans: ContentInSpans::default(),
             handler,
+            broken: None,
             state: PhantomData,
         }
     }
@@ -238,6 +247,9 @@ impl<S: CustomState> AgentBuilder<S> {
 
     /// Makes it an agent, or says what does not fit together.
     pub fn build(self) -> Result<Agent<S>> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
         let name = AgentName::new(&self.name)?;
         let app = match self.app {
             Some(app) => app,
@@ -262,7 +274,7 @@ impl<S: CustomState> AgentBuilder<S> {
             app,
             store: self.store,
             policy: self.policy.unwrap_or_default(),
-            schema: self.schema.transpose()?.map(StateSchema::new).transpose()?,
+            schema: self.schema.transpose()?.map(|json| Schema::new("the state schema", json)).transpose()?,
             upcasters: self.upcasters,
             transforms: self.transforms,
             busy: self.busy,

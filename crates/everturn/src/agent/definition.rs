@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use super::failure::Handled;
 use super::policy::SnapshotPolicy;
-use super::schema::{StateSchema, Upcasters};
 use super::sign::SigningKeys;
 use super::transform::Transforms;
+use super::upcast::Upcasters;
 use crate::clock::Clock;
 use crate::json::Json;
 use crate::run::Run;
 use crate::run::TurnHandle;
+use crate::schema::Schema;
 use crate::store::{Busy, Store};
 use crate::stream::StreamLimits;
 use crate::{AgentName, AppName, InvocationId, SessionId, SnapshotId};
@@ -65,7 +66,7 @@ pub(crate) struct Definition {
     pub(crate) app: AppName,
     pub(crate) store: Option<Arc<dyn Store>>,
     pub(crate) policy: SnapshotPolicy,
-    pub(crate) schema: Option<StateSchema>,
+    pub(crate) schema: Option<Schema>,
     pub(crate) upcasters: Upcasters,
     pub(crate) transforms: Transforms,
     pub(crate) busy: Busy,

@@ -44,6 +44,13 @@ impl Failure {
         self
     }
 
+    /// The same with what was being done when it happened.
+    #[must_use]
+    pub fn context(mut self, what: impl fmt::Display) -> Self {
+        self.error.message = format!("{what}: {}", self.error.message);
+        self
+    }
+
     /// The error as clients are shown it.
     #[must_use]
     pub fn error(&self) -> &TurnError {

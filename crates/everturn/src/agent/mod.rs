@@ -34,11 +34,12 @@ pub(crate) mod failure;
 mod init;
 mod output;
 pub(crate) mod policy;
+mod prompt;
 mod reading;
 mod registry;
-mod schema;
 mod sign;
 mod transform;
+mod upcast;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -56,9 +57,11 @@ pub use failure::{Failure, Handled};
 pub use init::Init;
 pub use output::{Output, SharedState};
 pub use policy::{SnapshotContext, SnapshotPolicy};
+pub use prompt::{
+    Hook, HookContext, HookError, HookResult, Preparation, Prompt, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
+};
 pub use reading::{ArtifactsDiff, MessagesDiff, StateDiff};
 pub use registry::{AgentClient, AgentInfo, Registry, StateManagement};
-pub use schema::SchemaViolation;
 pub use sign::SigningKey;
 pub use transform::Caller;
 

@@ -130,6 +130,21 @@ impl Default for Json {
     }
 }
 
+/// Any JSON.
+impl schemars::JsonSchema for Json {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Json".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        true.into()
+    }
+}
+
 impl std::str::FromStr for Json {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {

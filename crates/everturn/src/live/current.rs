@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::Session;
 use crate::agent::CustomState;
-use crate::run::Run;
+use crate::model::generation::hook::keeping;
+use crate::run::{Run, TurnLedger};
 
 tokio::task_local! {
     static CURRENT: Arc<Run>;
@@ -14,7 +15,9 @@ tokio::task_local! {
 
 /// Runs a future inside a session.
 pub(crate) fn in_scope<F: Future>(run: Arc<Run>, future: F) -> impl Future<Output = F::Output> {
-    CURRENT.scope(run, future)
+    // Whatever generates inside writes its tool calls down with this turn.
+    let ledger = Arc::new(TurnLedger(run.clone()));
+    keeping(ledger, CURRENT.scope(run, future))
 }
 
 /// The invocation this code runs in, if it does in one.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::attribution;
 use crate::json::{Json, Node};
 use crate::run::Run;
 use crate::run::begin::{needs_store, shared_key, shared_part};
@@ -50,27 +51,7 @@ impl StateMap {
 
     /// Changes several keys at once.
     pub fn change(&self, delta: StateDelta) -> Result<()> {
-        if let Some(key) = delta.set.keys().chain(&delta.remove).find(|key| split_key(key).1.is_empty()) {
-            return Err(Error::invalid(format!("the state key {key:?} has no name: give it one after its prefix")));
-        }
-        if let Some(key) = shared_key(&delta).filter(|_| self.run.def.store.is_none()) {
-            return Err(needs_store(key));
-        }
-        let session = delta.of_scope(Scope::Session);
-        if !session.is_empty() {
-            self.run.write_custom(|custom| {
-                let mut node = custom.map(Json::node).transpose()?;
-                session.apply_to(&mut node)?;
-                Ok(node.map(|node| Json::trusted(node.print())))
-            })?;
-        }
-        let mut work = self.run.work();
-        work.check_open()?;
-        let temp = delta.of_scope(Scope::Temp);
-        work.temp.retain(|key, _| !temp.remove.contains(key));
-        work.temp.extend(temp.set);
-        work.scope_delta.then(&shared_part(&delta));
-        Ok(())
+        self.run.change_state(delta)
     }
 
     /// All keys with their prefixes.
@@ -81,6 +62,35 @@ impl StateMap {
     /// A copy that cannot be written to, for those who decide by it.
     pub fn read_only(&self) -> Result<ReadState> {
         Ok(ReadState(Arc::new(self.all()?)))
+    }
+}
+
+impl Run {
+    /// Changes keys of all scopes at once.
+    pub(crate) fn change_state(&self, delta: StateDelta) -> Result<()> {
+        if let Some(key) = delta.set.keys().chain(&delta.remove).find(|key| split_key(key).1.is_empty()) {
+            return Err(Error::invalid(format!("the state key {key:?} has no name: give it one after its prefix")));
+        }
+        if let Some(key) = shared_key(&delta).filter(|_| self.def.store.is_none()) {
+            return Err(needs_store(key));
+        }
+        let session = delta.of_scope(Scope::Session);
+        if !session.is_empty() {
+            self.write_custom(|custom| {
+                let mut node = custom.map(Json::node).transpose()?;
+                session.apply_to(&mut node)?;
+                Ok(node.map(|node| Json::trusted(node.print())))
+            })?;
+        }
+        let shared = shared_part(&delta);
+        let mut work = self.work();
+        work.check_open()?;
+        attribution::note(&shared);
+        let temp = delta.of_scope(Scope::Temp);
+        work.temp.retain(|key, _| !temp.remove.contains(key));
+        work.temp.extend(temp.set);
+        work.scope_delta.then(&shared);
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sessions as they are lived: what a handler reads and changes while its turn runs.
 
+pub(crate) mod attribution;
 mod current;
 mod keys;
 mod overlay;

@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 
-use super::Responder;
 use super::keys::StateMap;
 use super::overlay::overlay;
 use super::turn::Turn;
+use super::{Responder, attribution};
 use crate::agent::failure::Handled;
 use crate::agent::{CustomState, SharedState};
 use crate::artifact::Artifact;
@@ -22,7 +22,8 @@ use crate::store::{
 };
 use crate::stream::Chunk;
 use crate::{
-    BranchName, Error, ErrorKind, InvocationId, Point, Result, SessionId, SessionRecord, Timestamp, Usage, UserId,
+    BranchName, Error, ErrorKind, InvocationId, Point, Result, SessionId, SessionRecord, StateDelta, Timestamp, Usage,
+    UserId,
 };
 
 /// A session while a turn runs on it: a cheap handle that any number of tasks may hold and change at once.
@@ -44,7 +45,7 @@ impl<S: CustomState> Session<S> {
         Self { run, state: PhantomData }
     }
 
-    pub(super) fn run(&self) -> &Arc<Run> {
+    pub(crate) fn run(&self) -> &Arc<Run> {
         &self.run
     }
 
@@ -334,7 +335,11 @@ impl Run {
         if let Some(custom) = &custom {
             crate::state::refuse_prefixed(&custom.node()?)?;
         }
+        let delta = attribution::wanted().then(|| StateDelta::between(stored.as_ref(), custom.as_ref())).transpose()?;
         self.work().set_custom(custom)?;
+        if let Some(delta) = delta {
+            attribution::note(&delta);
+        }
         self.tell_custom(&changing)
     }
 }

@@ -18,7 +18,8 @@
 //! # Ok(()) }
 //! ```
 
-mod generate;
+mod ask;
+pub(crate) mod generation;
 mod scripted;
 
 use std::fmt;
@@ -27,7 +28,8 @@ use std::pin::Pin;
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-pub use generate::{Generating, ModelResponse, generate, generate_stream};
+pub use ask::{Generating, ModelResponse, generate, generate_stream};
+pub use generation::{Generated, Generation, GenerationStream, ToolMode};
 pub use scripted::{Reply, ScriptedModel};
 
 use crate::json::Json;
@@ -68,7 +70,8 @@ impl ModelRequest {
         self
     }
 
-    /// The same with tools the model may ask for. [`generate`] runs them when it is given them; a model alone only asks.
+    /// The same with tools the model may ask for. A [`Generation`] adds
+    /// and runs its own; a model alone only asks.
     #[must_use]
     pub fn tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
         self.tools = tools.into_iter().collect();

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Model, ModelChunk, ModelRequest, ModelStream};
+use crate::json::Json;
 use crate::part::Part;
 use crate::snapshot::FinishReason;
 use crate::{Error, ErrorKind, Result, Usage};
@@ -28,6 +29,30 @@ impl Reply {
     pub fn parts(parts: Vec<Part>) -> Self {
         let done = ModelChunk::new(parts).finished(FinishReason::Stop, Usage::default());
         Self { chunks: vec![done], error: None }
+    }
+
+    /// A request for a tool. A reference makes several calls of one tool tellable; see [`Reply::calls`].
+    ///
+    /// # Panics
+    ///
+    /// When the input is not JSON: a script is part of the program.
+    #[must_use]
+    pub fn call(tool: &str, input: &str) -> Self {
+        Self::calls([(tool, None, input)])
+    }
+
+    /// Requests for tools, each with its reference if it has one.
+    ///
+    /// # Panics
+    ///
+    /// When an input is not JSON: a script is part of the program.
+    #[must_use]
+    pub fn calls<'a>(calls: impl IntoIterator<Item = (&'a str, Option<&'a str>, &'a str)>) -> Self {
+        let request = |(tool, reference, input)| {
+            let input = Json::parse(input).expect("a scripted call's input is JSON");
+            Part::tool_request(tool, reference, &input)
+        };
+        Self::parts(calls.into_iter().map(request).collect())
     }
 
     /// The chunks as they shall come.

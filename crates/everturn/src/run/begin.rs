@@ -171,6 +171,7 @@ impl Run {
         };
         // Read again only for those who have read them before.
         let reads_scopes = self.work().scopes.is_some();
+        let earlier = self.earlier_attempt(&**store, begun).await?;
         let scopes = if reads_scopes { Some(store.scopes(&self.def.app, Some(&self.user)).await?) } else { None };
         if place.point != Some(begun.from) {
             place.last_snapshot = Known::NotYet;
@@ -190,6 +191,7 @@ impl Run {
         work.good_at = Some(begun.from);
         work.older_schema = state.schema_version() != self.def.upcasters.version() && custom.is_some();
         work.load(&state, custom, good);
+        work.earlier = earlier;
         work.turn_index = begun.turn_index;
         open(&mut work, input);
         Ok(())
@@ -319,6 +321,7 @@ fn open(work: &mut Work, input: &Input) {
     work.phase = Phase::Turn;
     work.finish_reason = None;
     work.label = None;
+    work.calls = 0;
     work.scope_delta = shared_part(&input.state_delta);
     let temp = input.state_delta.of_scope(Scope::Temp);
     work.temp.retain(|key, _| !temp.remove.contains(key));

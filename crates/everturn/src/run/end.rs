@@ -1,7 +1,5 @@
 //! How a turn of an invocation ends.
 
-use std::sync::Arc;
-
 use super::begin::{bounded, note_snapshot};
 use super::work::Phase;
 use super::{Known, Next, Place, Run, Stop};
@@ -9,7 +7,7 @@ use crate::agent::definition::{ContentInSpans, OnFailure};
 use crate::agent::policy::{LastSnapshot, SnapshotContext};
 use crate::json::Json;
 use crate::snapshot::{FinishReason, SnapshotEvent, TurnError};
-use crate::store::{Commit, EndTurn, StepTurn, Store};
+use crate::store::{Commit, EndTurn, Store};
 use crate::stream::Chunk;
 use crate::turn::{Begun, Changes, EndStatus, NewSnapshot, Outcome, Receipt};
 use crate::{Digest, Error, ErrorKind, Point, Result, SnapshotId};
@@ -300,52 +298,6 @@ impl Run {
             store,
         };
         self.def.policy.decide(context).await
-    }
-
-    /// All tools of one model iteration have answered: a point inside the turn, if the policy wants it named.
-    pub(crate) async fn tool_iteration_end(self: &Arc<Self>) -> Result<Option<SnapshotId>> {
-        let run = self.clone();
-        self.to_its_end(async move { run.write_tool_iteration().await }).await?
-    }
-
-    async fn write_tool_iteration(&self) -> Result<Option<SnapshotId>> {
-        let mut place = self.place.lock().await;
-        let (Some(store), Some(begun)) = (&self.def.store, place.begun.clone()) else { return Ok(None) };
-        let span = tracing::info_span!(
-            parent: &place.span,
-            "sessionFlow/toolIteration",
-            "genkit:metadata:agent" = tracing::field::Empty,
-            "genkit:metadata:sessionFlow" = tracing::field::Empty,
-            "genkit:metadata:snapshotId" = tracing::field::Empty,
-        );
-        let named = self.wants_snapshot(&mut place, SnapshotEvent::ToolIterationEnd, None).await?;
-        let id = named.then(|| self.def.snapshot_id());
-        let (changes, taken) = {
-            let mut work = self.work();
-            (work.changes(self.def.upcasters.version()), work.take())
-        };
-        let mut step = StepTurn::new(begun.fence, changes).event(SnapshotEvent::ToolIterationEnd);
-        step.snapshot = id.map(NewSnapshot::new);
-        let receipt = match store.step(step).await {
-            Ok(receipt) => receipt,
-            Err(error) => {
-                self.work().put_back(&self.def.name, taken)?;
-                return Err(error);
-            }
-        };
-        place.index += 1;
-        {
-            let mut work = self.work();
-            work.older_schema = false;
-            work.at = Some(receipt.point);
-        }
-        let Some(id) = id else { return Ok(None) };
-        place.snapshot_ids.push(id);
-        place.last_snapshot = Known::Is(Some(LastSnapshot { id, digest: receipt.digest, point: receipt.point }));
-        note_snapshot(&span, self.def.name.as_str(), id);
-        drop(place);
-        self.send(Chunk::snapshot_created(id)).await?;
-        Ok(Some(id))
     }
 }
 

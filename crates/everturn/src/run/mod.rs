@@ -9,7 +9,10 @@ pub(crate) mod changing;
 mod drive;
 pub(crate) mod end;
 mod finish;
+mod ledger;
+pub(crate) mod retry;
 mod start;
+mod step;
 mod streaming;
 mod taking;
 pub(crate) mod work;
@@ -21,6 +24,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use drive::drive;
+pub(crate) use ledger::TurnLedger;
 use start::Started;
 pub(crate) use start::resolve;
 use streaming::Told;

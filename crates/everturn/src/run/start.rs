@@ -110,7 +110,9 @@ fn content_of(state: SessionState) -> Result<Content> {
 
 /// Checks a custom state in the shape this agent knows.
 pub(crate) fn check_custom(def: &Definition, custom: Option<&Json>) -> Result<()> {
-    def.schema.as_ref().map_or(Ok(()), |schema| schema.check(custom))
+    // An absent custom state is never wrong.
+    let (Some(schema), Some(custom)) = (&def.schema, custom) else { return Ok(()) };
+    schema.check(custom, "the custom state does not fit the agent's state schema")
 }
 
 async fn stored(def: &Arc<Definition>, store: &dyn Store, user: &UserId, init: Init) -> Result<Started> {

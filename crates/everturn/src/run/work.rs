@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::retry::EarlierAttempt;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, StateDigests, of_artifacts};
 use crate::event::{Event, EventKind};
 use crate::json::Json;
 use crate::message::{Message, Role};
-use crate::state::{Messages, PointState, ScopedState, StateDelta, View};
-use crate::turn::{ArtifactChange, Changes, CustomChange, Splice};
+use crate::state::{Messages, PointState, Scope, ScopedState, StateDelta, View, split_key};
+use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry};
 use crate::{AgentName, Error, FinishReason, Point, Result, SessionId, Usage};
 
 /// Whether the session can be written to.
@@ -53,6 +54,7 @@ struct Pending {
     splice: Option<Splice>,
     events: Vec<Event>,
     artifacts: Vec<ArtifactChange>,
+    tools: Vec<ToolEntry>,
     custom: bool,
     usage: Usage,
 }
@@ -99,6 +101,10 @@ pub(crate) struct Work {
     pub(crate) spent: Usage,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) label: Option<String>,
+    /// Tool calls of the turn so far.
+    pub(crate) calls: u64,
+    /// What an attempt at the turn that died left.
+    pub(crate) earlier: EarlierAttempt,
     /// The version of the schema that the stored custom state was written with, where it is an older one.
     pub(crate) older_schema: bool,
 }
@@ -124,6 +130,8 @@ impl Work {
             spent: Usage::default(),
             finish_reason: None,
             label: None,
+            calls: 0,
+            earlier: EarlierAttempt::default(),
             older_schema: false,
         }
     }
@@ -166,6 +174,7 @@ impl Work {
         self.line_usage = taken.line_usage;
         self.pending.events.extend(since.events);
         self.pending.artifacts.extend(since.artifacts);
+        self.pending.tools.extend(since.tools);
         self.pending.custom |= since.custom;
         self.pending.usage.add(&since.usage);
         match since.splice {
@@ -238,6 +247,37 @@ impl Work {
             self.spent.add(usage);
         }
         self.pending.events.push(event);
+        Ok(())
+    }
+
+    /// Puts another message in the last one's place.
+    pub(crate) fn replace_last(&mut self, message: Message) -> Result<()> {
+        self.check_open()?;
+        let Some(last) = self.now.messages.last() else {
+            return Err(Error::internal("there is no message to replace"));
+        };
+        if *last == message {
+            return Ok(());
+        }
+        let keep = self.now.messages.len() - 1;
+        let waiting = self.pending.events.iter_mut().rev().find_map(|event| event.messages.last_mut());
+        match (waiting, &mut self.pending.splice) {
+            (Some(last), _) => *last = message.clone(),
+            (None, Some(splice)) if !splice.messages.is_empty() => {
+                splice.messages.pop();
+                splice.messages.push(message.clone());
+            }
+            (None, splice) => *splice = Some(Splice { keep: keep as u64, messages: vec![message.clone()] }),
+        }
+        self.now.messages.truncate(keep);
+        self.now.messages.push(message);
+        Ok(())
+    }
+
+    /// Notes a tool's call.
+    pub(crate) fn note_tool(&mut self, entry: ToolEntry) -> Result<()> {
+        self.check_open()?;
+        self.pending.tools.push(entry);
         Ok(())
     }
 
@@ -326,7 +366,14 @@ impl Work {
     }
 
     fn custom_changed(&self) -> bool {
-        (self.pending.custom || self.older_schema) && self.now.custom != self.base.custom
+        ((self.pending.custom || self.older_schema) && self.now.custom != self.base.custom) || self.says_custom()
+    }
+
+    /// Whether an event that is not written yet says what became of the custom state. Events are applied in their order,
+    /// which need not be the order in which tools that ran side by side wrote: what counts is what stands here.
+    fn says_custom(&self) -> bool {
+        let own = |key: &String| split_key(key).0 == Scope::Session;
+        self.pending.events.iter().any(|event| event.state_delta.keys().chain(&event.state_removed).any(own))
     }
 
     /// Whether there is anything to write.
@@ -335,6 +382,7 @@ impl Work {
         pending.splice.is_some()
             || !pending.events.is_empty()
             || !pending.artifacts.is_empty()
+            || !pending.tools.is_empty()
             || !pending.usage.is_empty()
             || self.custom_changed()
     }
@@ -367,6 +415,7 @@ impl Work {
         changes.splice.clone_from(&pending.splice);
         changes.events.clone_from(&pending.events);
         changes.artifacts.clone_from(&pending.artifacts);
+        changes.tools.clone_from(&pending.tools);
         changes.usage = pending.usage;
         changes.custom = custom;
         changes

@@ -115,6 +115,29 @@ impl StateDelta {
         }
     }
 
+    /// The keys by which one custom state differs from another; nothing where either has no keys.
+    pub(crate) fn between(was: Option<&Json>, is: Option<&Json>) -> Result<Self> {
+        let members = |json: Option<&Json>| match json.map(Json::node).transpose() {
+            Ok(None) => Ok(Some(Vec::new())),
+            Ok(Some(Node::Object(members))) => Ok(Some(members)),
+            Ok(Some(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let (Some(was), Some(is)) = (members(was)?, members(is)?) else { return Ok(Self::new()) };
+        let value = |members: &[(Box<str>, Node)], key: &str| {
+            members.iter().find(|(name, _)| &**name == key).map(|(_, node)| Json::trusted(node.print()))
+        };
+        let mut delta = Self::new();
+        for (key, node) in &is {
+            let now = Json::trusted(node.print());
+            if value(&was, key).as_ref() != Some(&now) {
+                delta.set.insert(key.to_string(), now);
+            }
+        }
+        delta.remove.extend(was.iter().filter(|(key, _)| value(&is, key).is_none()).map(|(key, _)| key.to_string()));
+        Ok(delta)
+    }
+
     /// Lays a later change over this one.
     pub(crate) fn then(&mut self, later: &Self) {
         for key in &later.remove {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use super::{Model, ModelChunk, ModelRequest, ModelStream};
 use crate::message::{Message, Role};
-use crate::part::Part;
+use crate::part::{Part, PartKind};
 use crate::snapshot::FinishReason;
 use crate::{Error, Result, Usage};
 
@@ -26,7 +26,7 @@ pub fn generate_stream(model: &dyn Model, request: ModelRequest) -> Generating {
     Generating {
         stream: Some(model.stream(request)),
         parts: Vec::new(),
-        text: String::new(),
+        open: None,
         usage: Usage::default(),
         finish_reason: None,
     }
@@ -57,7 +57,8 @@ pub async fn generate(model: &dyn Model, request: ModelRequest) -> Result<ModelR
 pub struct Generating {
     stream: Option<ModelStream>,
     parts: Vec<Part>,
-    text: String,
+    /// The text or reasoning that is still growing.
+    open: Option<(PartKind, String)>,
     usage: Usage,
     finish_reason: Option<FinishReason>,
 }
@@ -82,13 +83,17 @@ impl Generating {
         }
     }
 
-    /// Pieces of plain text become one part; everything else stays a part of its own.
+    /// Pieces of plain text become one part, and so do pieces of reasoning; everything else stays a part of its own.
     fn take_in(&mut self, chunk: &ModelChunk) {
         for part in &chunk.content {
-            match part.plain_text() {
-                Some(text) => self.text.push_str(&text),
-                None => {
-                    self.flush_text();
+            match (part.plain(), &mut self.open) {
+                (Some((kind, text)), Some((open, so_far))) if kind == *open => so_far.push_str(&text),
+                (Some(begun), _) => {
+                    self.close();
+                    self.open = Some(begun);
+                }
+                (None, _) => {
+                    self.close();
                     self.parts.push(part.clone());
                 }
             }
@@ -99,9 +104,22 @@ impl Generating {
         self.finish_reason = chunk.finish_reason.or(self.finish_reason);
     }
 
-    fn flush_text(&mut self) {
-        if !self.text.is_empty() {
-            self.parts.push(Part::text(std::mem::take(&mut self.text)));
+    fn close(&mut self) {
+        match self.open.take() {
+            Some((_, text)) if text.is_empty() => {}
+            Some((PartKind::Reasoning, text)) => self.parts.push(Part::reasoning(text)),
+            Some((_, text)) => self.parts.push(Part::text(text)),
+            None => {}
+        }
+    }
+
+    /// What was said until now.
+    pub(crate) fn so_far(&mut self) -> ModelResponse {
+        self.close();
+        ModelResponse {
+            message: Message::new(Role::Model, &self.parts),
+            finish_reason: self.finish_reason.unwrap_or(FinishReason::Unknown),
+            usage: self.usage,
         }
     }
 
@@ -110,11 +128,6 @@ impl Generating {
         if self.stream.is_some() {
             return Err(Error::invalid("the model is still answering: take its chunks to the end first"));
         }
-        self.flush_text();
-        Ok(ModelResponse {
-            message: Message::new(Role::Model, &self.parts),
-            finish_reason: self.finish_reason.unwrap_or(FinishReason::Unknown),
-            usage: self.usage,
-        })
+        Ok(self.so_far())
     }
 }
