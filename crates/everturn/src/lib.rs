@@ -65,10 +65,10 @@ mod usage;
 
 #[doc(inline)]
 pub use agent::{
-    Agent, AgentBuilder, AgentClient, AgentInfo, Caller, ContentInSpans, CustomState, Failure, Handled, Hook,
-    HookContext, HookError, HookResult, Init, OnFailure, Output, Patience, Preparation, Prompt, Registry, SharedState,
-    SigningKey, SnapshotContext, SnapshotPolicy, StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall,
-    ToolVerdict,
+    Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, ContentInSpans, CustomState, Failure,
+    Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience, Preparation, Prompt,
+    Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy, StateDiff, StateManagement, StopVerdict,
+    ToolAnswer, ToolCall, ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::json::Json;
 use crate::state::SessionState;
 use crate::store::Busy;
-use crate::{BranchName, InvocationId, Point, Result, SessionId, SnapshotId, TurnKey};
+use crate::{BranchName, InvocationId, Point, Result, SessionId, SnapshotId, TurnId, TurnKey};
 
 /// Where an invocation starts, and under which conditions.
 ///
@@ -47,6 +47,8 @@ pub struct Init {
     pub key: Option<TurnKey>,
     /// The invocation's id; generated when left out.
     pub invocation: Option<InvocationId>,
+    /// A turn that died, to be tried again.
+    pub(crate) retry: Option<TurnId>,
     /// What to do when somebody else holds the branch; the agent's way when left out.
     pub busy: Option<Busy>,
 }

@@ -39,6 +39,7 @@ mod reading;
 mod registry;
 mod sign;
 mod transform;
+mod turns;
 mod upcast;
 
 use std::fmt;
@@ -64,6 +65,7 @@ pub use reading::{ArtifactsDiff, MessagesDiff, StateDiff};
 pub use registry::{AgentClient, AgentInfo, Registry, StateManagement};
 pub use sign::SigningKey;
 pub use transform::Caller;
+pub use turns::{CallRecord, CallState};
 
 use crate::chat::Chat;
 use crate::connection::Connection;

@@ -103,11 +103,16 @@ impl Run {
         let store = self.def.store.as_ref().ok_or_else(|| Error::internal("a stored turn without a store"))?;
         let key = place.key.clone().ok_or_else(|| Error::internal("a stored turn without a session"))?;
         self.refuse_own(place)?;
+        let mut taken_over = None;
         let start = match next {
             Next::Fresh(create) => Start::OpenOrCreate(create),
             Next::Head => Start::Session(key),
             Next::Snapshot(id) => Start::Snapshot { id, session: Some(key) },
             Next::Point(point) => Start::Point { session: key, point },
+            Next::TakeOver(turn) => {
+                taken_over = Some(turn);
+                Start::Session(key)
+            }
             Next::Working => return Err(Error::internal("a working state begins no stored turn")),
         };
         let mut turn = BeginTurn::new(start, self.invocation.clone(), input.clone());
@@ -117,7 +122,11 @@ impl Run {
         turn.key = place.turn_key.take();
         turn.busy = place.busy;
         turn.snapshot = (!self.def.policy.is_never()).then(|| self.def.snapshot_id());
-        let begun = match store.begin(turn).await? {
+        let begin = match taken_over {
+            Some(turn) => Begin::Begun(store.take_over(turn).await?),
+            None => store.begin(turn).await?,
+        };
+        let begun = match begin {
             Begin::Begun(begun) => begun,
             Begin::Ended(ended) => return Ok(Err(ended)),
             Begin::Running(turn) => {
@@ -191,9 +200,10 @@ impl Run {
         work.good_at = Some(begun.from);
         work.older_schema = state.schema_version() != self.def.upcasters.version() && custom.is_some();
         work.load(&state, custom, good);
-        work.earlier = earlier;
         work.turn_index = begun.turn_index;
         open(&mut work, input);
+        work.calls = earlier.last_call();
+        work.earlier = earlier;
         Ok(())
     }
 

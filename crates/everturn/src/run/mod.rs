@@ -39,7 +39,7 @@ use crate::snapshot::{FinishReason, TurnError};
 use crate::store::{Busy, CreateSession};
 use crate::stream::Sender;
 use crate::turn::{Begun, EndedTurn, Fence, Input};
-use crate::{BranchName, Error, InvocationId, Point, Result, SessionId, SnapshotId, TurnKey, UserId};
+use crate::{BranchName, Error, InvocationId, Point, Result, SessionId, SnapshotId, TurnId, TurnKey, UserId};
 
 /// One invocation of an agent.
 pub(crate) struct Run {
@@ -117,6 +117,8 @@ pub(crate) enum Next {
     Snapshot(SnapshotId),
     /// At a point, beside the head.
     Point(Point),
+    /// Where a turn that died had started.
+    TakeOver(TurnId),
     /// There is no store; the working state is all there is.
     Working,
 }

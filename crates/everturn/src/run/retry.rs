@@ -9,10 +9,11 @@ use crate::event::Event;
 use crate::json::Json;
 use crate::model::generation::hook::Earlier;
 use crate::part::ToolRequest;
+use crate::session::SessionKey;
 use crate::state::{PointState, StateDelta};
 use crate::store::{At, RecordQuery, Store};
 use crate::turn::{Begun, RecordKind, ToolEntry, ToolPhase};
-use crate::{Point, Result};
+use crate::{Point, Result, TurnId};
 
 /// What an attempt at a turn that died left. Empty for a first attempt.
 #[derive(Default)]
@@ -23,6 +24,13 @@ pub(crate) struct EarlierAttempt {
     events: Vec<Event>,
     /// The state it had reached.
     state: Option<PointState>,
+}
+
+impl EarlierAttempt {
+    /// The number of its last call: what is called from now on is called something else.
+    pub(super) fn last_call(&self) -> u64 {
+        self.calls.iter().filter_map(|call| call.id.rsplit_once('.')?.1.parse().ok()).max().unwrap_or_default()
+    }
 }
 
 struct EarlierCall {
@@ -40,46 +48,55 @@ pub(super) struct OfCall {
     pub(super) call: String,
 }
 
+/// What the last attempt at a turn wrote on its way.
+pub(crate) struct Written {
+    pub(crate) events: Vec<Event>,
+    pub(crate) point: Option<Point>,
+}
+
+/// What the last attempt before one wrote on its way. Each attempt goes on where the one before was, so the last that wrote
+/// anything has it all.
+pub(crate) async fn written(store: &dyn Store, session: &SessionKey, turn: TurnId, before: u64) -> Result<Written> {
+    #[derive(Deserialize)]
+    struct Body {
+        #[serde(default)]
+        events: Vec<Event>,
+    }
+    let mut written = Written { events: Vec::new(), point: None };
+    let mut of = 0;
+    let mut query = RecordQuery::of(session.clone()).after(turn.begin().seq());
+    loop {
+        let page = store.records(query.clone()).await?;
+        for record in page.items {
+            let attempt = record.attempt.unwrap_or_default();
+            if record.turn != Some(turn) || record.kind != RecordKind::Step || attempt >= before {
+                continue;
+            }
+            if attempt != of {
+                written.events.clear();
+            }
+            (of, written.point) = (attempt, Some(Point::new(record.seq)));
+            written.events.extend(record.body.to::<Body>()?.events);
+        }
+        let Some(next) = page.next else { return Ok(written) };
+        query = query.from(next);
+    }
+}
+
 impl Run {
     /// What the attempts before this one left, if there were any.
     pub(super) async fn earlier_attempt(&self, store: &dyn Store, begun: &Begun) -> Result<EarlierAttempt> {
         if begun.fence.attempt() <= 1 {
             return Ok(EarlierAttempt::default());
         }
-        #[derive(Deserialize)]
-        struct Body {
-            #[serde(default)]
-            events: Vec<Event>,
-        }
-        let mut earlier = EarlierAttempt::default();
-        let mut last: Option<(u64, Point)> = None;
-        let mut query = RecordQuery::of(begun.session.clone()).after(begun.turn.begin().seq());
-        loop {
-            let page = store.records(query.clone()).await?;
-            for record in page.items {
-                let attempt = record.attempt.unwrap_or_default();
-                if record.turn != Some(begun.turn)
-                    || record.kind != RecordKind::Step
-                    || attempt >= begun.fence.attempt()
-                {
-                    continue;
-                }
-                // Each attempt goes on where the one before was, so the last that wrote anything has it all.
-                if last.is_none_or(|(of, _)| of != attempt) {
-                    earlier.events.clear();
-                }
-                last = Some((attempt, Point::new(record.seq)));
-                earlier.events.extend(record.body.to::<Body>()?.events);
-            }
-            let Some(next) = page.next else { break };
-            query = query.from(next);
-        }
-        if let Some((_, point)) = last {
-            earlier.state = store.state(At::Point(begun.session.clone(), point)).await?;
-        }
+        let left = written(store, &begun.session, begun.turn, begun.fence.attempt()).await?;
+        let state = match left.point {
+            Some(point) => store.state(At::Point(begun.session.clone(), point)).await?,
+            None => None,
+        };
         let tools = store.turn(begun.turn).await?.map(|turn| turn.tools).unwrap_or_default();
-        earlier.calls = calls(tools.into_iter().map(|(_, entry)| entry), &earlier.events);
-        Ok(earlier)
+        let calls = calls(tools.into_iter().map(|(_, entry)| entry), &left.events);
+        Ok(EarlierAttempt { calls, events: left.events, state })
     }
 
     /// Goes on where the attempt that died was: what it had said and changed is said and changed again, at no cost.
@@ -151,8 +168,8 @@ fn calls(entries: impl Iterator<Item = ToolEntry>, events: &[Event]) -> Vec<Earl
             (ToolPhase::Finished, Some(call)) => call.known = Earlier::Finished(payload),
             (ToolPhase::Failed, Some(call)) => call.known = Earlier::Failed(payload),
             // It asked a person instead: as if it had not been called.
-            (ToolPhase::Interrupted, _) => calls.retain(|call| call.id != entry.call),
-            (ToolPhase::Finished | ToolPhase::Failed, None) => {}
+            (ToolPhase::Interrupted, Some(call)) => call.told = true,
+            (ToolPhase::Finished | ToolPhase::Failed | ToolPhase::Interrupted, None) => {}
         }
     }
     for event in events {

@@ -11,7 +11,7 @@ use crate::session::SessionKey;
 use crate::snapshot::SnapshotStatus;
 use crate::state::SessionState;
 use crate::store::{At, CreateSession, SnapshotRef, Store};
-use crate::turn::{Changes, CustomChange};
+use crate::turn::{Changes, CustomChange, TurnStatus};
 use crate::{BranchName, Error, ErrorKind, Result, SessionId, UserId};
 
 /// What an invocation starts with.
@@ -125,6 +125,9 @@ async fn stored(def: &Arc<Definition>, store: &dyn Store, user: &UserId, init: I
             ),
         ));
     }
+    if let Some(turn) = init.retry {
+        return at_turn(def, store, user, &init, turn).await;
+    }
     match (init.snapshot, init.point) {
         (Some(_), Some(_)) => Err(Error::invalid("give a snapshot or a point, not both")),
         (Some(id), None) => at_snapshot(def, store, user, init, id).await,
@@ -189,6 +192,29 @@ async fn at_snapshot(
     }
     check_stored(def, store, At::Snapshot(id)).await?;
     Ok(begin_at(def, &init, key, Next::Snapshot(id)))
+}
+
+/// Where a turn that died had started.
+async fn at_turn(
+    def: &Arc<Definition>,
+    store: &dyn Store,
+    user: &UserId,
+    init: &Init,
+    id: crate::TurnId,
+) -> Result<Started> {
+    let unknown = || Error::not_found(format!("turn {id} not found for agent '{}'", def.name));
+    let turn = store.turn(id).await?.ok_or_else(unknown)?;
+    let owned = turn.session.app == def.app && turn.session.user == *user;
+    if !owned || turn.agent.as_ref().is_some_and(|agent| *agent != def.name) {
+        return Err(unknown());
+    }
+    match turn.status {
+        TurnStatus::Dead => Ok(begin_at(def, init, turn.session, Next::TakeOver(id))),
+        TurnStatus::Running => Err(Error::busy(format!("turn {id} is still running: wait for it, or abort it first"))),
+        TurnStatus::Completed | TurnStatus::Failed | TurnStatus::Aborted => {
+            Err(Error::conflict(format!("turn {id} has ended already: send its input as a new turn")))
+        }
+    }
 }
 
 async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, init: Init) -> Result<Started> {
