@@ -1,5 +1,6 @@
 //! The agents that `--demo` hosts: small, deterministic, and made to show every way a turn can go.
 
+mod asker;
 mod echo;
 mod redact;
 
@@ -14,5 +15,6 @@ pub(crate) fn demo(store: &Arc<dyn Store>) -> everturn::Result<Registry> {
     registry.register(echo::stored(store.clone())?)?;
     registry.register(echo::client_managed()?)?;
     registry.register(redact::agent(store.clone())?)?;
+    registry.register(asker::agent(store.clone())?)?;
     Ok(registry)
 }

@@ -1,4 +1,4 @@
-// Tools that stop a turn to ask a person, and the turns that answer. Not in the default set.
+// Tools that stop a turn to ask a person, and the turns that answer.
 
 import { agent, AgentError, assert, model, rejection, streamedTurn, test, turnBody, user } from './support.mjs';
 
