@@ -19,6 +19,8 @@
 //! ```
 
 mod generate;
+#[cfg(feature = "providers")]
+mod provider;
 mod scripted;
 
 use std::fmt;
@@ -28,6 +30,8 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
 pub use generate::{Generating, ModelResponse, generate, generate_stream};
+#[cfg(feature = "providers")]
+pub use provider::Provider;
 pub use scripted::{Reply, ScriptedModel};
 
 use crate::json::Json;
