@@ -22,11 +22,6 @@
 //! let local = Provider::new("openai/qwen3-8b")?.endpoint("http://127.0.0.1:1234/v1/")?;
 //! # Ok::<(), everturn::Error>(())
 //! ```
-//!
-//! # What is not promised
-//!
-//! A request that fails before anything was said is sent again, so a provider may count it twice. Once a piece of the
-//! answer was handed on, a failure ends the stream: whoever asks decides whether to ask again.
 
 mod access;
 mod answer;
@@ -63,6 +58,11 @@ use name::Name;
 /// assert!(!format!("{model:?}").contains("vault"));
 /// # Ok::<(), everturn::Error>(())
 /// ```
+///
+/// # What is not promised
+///
+/// A request that fails before anything was said is sent again, so a provider may count it twice. Once a piece of the
+/// answer was handed on, a failure ends the stream: whoever asks decides whether to ask again.
 #[derive(Clone)]
 pub struct Provider {
     name: Name,
