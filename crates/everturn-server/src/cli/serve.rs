@@ -18,7 +18,7 @@ pub(crate) struct Serve {
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4100")]
     addr: SocketAddr,
-    /// Host the demo agents: echo, echoClient, redact
+    /// Host the demo agents: echo, echoClient, redact, asker
     #[arg(long)]
     demo: bool,
 }

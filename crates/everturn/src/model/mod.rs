@@ -20,6 +20,8 @@
 
 mod ask;
 pub(crate) mod generation;
+#[cfg(feature = "providers")]
+mod provider;
 mod scripted;
 
 use std::fmt;
@@ -30,6 +32,8 @@ use serde::{Deserialize, Serialize};
 
 pub use ask::{Generating, ModelResponse, generate, generate_stream};
 pub use generation::{Generated, Generation, GenerationStream, ToolMode};
+#[cfg(feature = "providers")]
+pub use provider::Provider;
 pub use scripted::{Reply, ScriptedModel};
 
 use crate::json::Json;
