@@ -7,6 +7,7 @@ mod responder;
 mod session;
 mod transcript;
 mod turn;
+mod viewing;
 
 pub(crate) use current::{current_run, in_scope};
 pub use keys::{ReadState, StateMap};

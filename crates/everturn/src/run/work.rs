@@ -9,7 +9,7 @@ use crate::event::{Event, EventKind};
 use crate::json::Json;
 use crate::message::{Message, Role};
 use crate::state::{Messages, PointState, ScopedState, StateDelta, View};
-use crate::turn::{ArtifactChange, Changes, CustomChange, Splice};
+use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ViewChange};
 use crate::{AgentName, Error, FinishReason, Point, Result, SessionId, Usage};
 
 /// Whether the session can be written to.
@@ -54,6 +54,7 @@ struct Pending {
     events: Vec<Event>,
     artifacts: Vec<ArtifactChange>,
     custom: bool,
+    view: bool,
     usage: Usage,
 }
 
@@ -167,6 +168,7 @@ impl Work {
         self.pending.events.extend(since.events);
         self.pending.artifacts.extend(since.artifacts);
         self.pending.custom |= since.custom;
+        self.pending.view |= since.view;
         self.pending.usage.add(&since.usage);
         match since.splice {
             Some(_) => self.set_messages(agent, self.now.messages.to_vec()),
@@ -245,6 +247,7 @@ impl Work {
         self.check_open()?;
         let messages = messages.into_iter().map(Message::without_snapshot_id).collect::<Result<Vec<_>>>()?;
         let keep = self.base.messages.iter().zip(&messages).take_while(|(a, b)| a == b).count();
+        self.drop_stale_view(&messages);
         // What was added since the last record is part of the new list, or gone; its events keep what else they say.
         for event in &mut self.pending.events {
             event.messages.clear();
@@ -266,6 +269,41 @@ impl Work {
             self.pending.splice = Some(Splice { keep: keep as u64, messages: rest });
         }
         Ok(())
+    }
+
+    /// Changes what the model is shown, with an event that says why.
+    pub(crate) fn set_view(&mut self, view: Option<View>, event: Option<Event>) -> Result<()> {
+        self.check_open()?;
+        self.now.view = view.map(Arc::new);
+        self.pending.view = true;
+        event.map_or(Ok(()), |event| self.add_event(event))
+    }
+
+    /// Takes up a view that was written beside this invocation's turns, where it stands.
+    pub(crate) fn show(&mut self, view: View) {
+        let view = Some(Arc::new(view));
+        for content in [&mut self.now, &mut self.good, &mut self.base] {
+            content.view.clone_from(&view);
+        }
+        self.base_digests = None;
+    }
+
+    /// A view stands for the first messages. Once they are others it would hide what it says nothing about.
+    fn drop_stale_view(&mut self, messages: &[Message]) {
+        let Some(view) = &self.now.view else { return };
+        let hidden = view.hidden();
+        if messages.len() >= hidden && self.now.messages.iter().take(hidden).eq(&messages[..hidden]) {
+            return;
+        }
+        self.now.view = None;
+        self.pending.view = true;
+        // What was compacted since the last record was never shown to anybody; it was paid for all the same.
+        let Pending { events, usage, .. } = &mut self.pending;
+        events.retain(|event| {
+            let undone = event.kind == EventKind::Compaction;
+            event.usage.iter().filter(|_| undone).for_each(|spent| usage.add(spent));
+            !undone
+        });
     }
 
     pub(crate) fn set_custom(&mut self, custom: Option<Json>) -> Result<()> {
@@ -329,6 +367,10 @@ impl Work {
         (self.pending.custom || self.older_schema) && self.now.custom != self.base.custom
     }
 
+    fn view_changed(&self) -> bool {
+        self.pending.view && self.now.view != self.base.view
+    }
+
     /// Whether there is anything to write.
     pub(crate) fn is_changed(&self) -> bool {
         let pending = &self.pending;
@@ -337,6 +379,7 @@ impl Work {
             || !pending.artifacts.is_empty()
             || !pending.usage.is_empty()
             || self.custom_changed()
+            || self.view_changed()
     }
 
     /// Whether there is anything to write outside a turn, where the scopes go with the edit.
@@ -369,6 +412,10 @@ impl Work {
         changes.artifacts.clone_from(&pending.artifacts);
         changes.usage = pending.usage;
         changes.custom = custom;
+        changes.view = self.view_changed().then(|| match &self.now.view {
+            Some(view) => ViewChange::Set((**view).clone()),
+            None => ViewChange::Clear,
+        });
         changes
     }
 
@@ -399,7 +446,7 @@ impl Work {
             of_artifacts(&each.collect::<Result<Vec<_>>>()?)
         };
         let view = match &self.now.view {
-            _ if known => base.view,
+            _ if known && !self.view_changed() => base.view,
             Some(view) => Digest::of_json(&Json::from_value(&**view)?)?,
             None => Digest::ABSENT,
         };
