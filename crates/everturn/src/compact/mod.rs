@@ -47,8 +47,8 @@ mod window;
 
 pub use auto::AutoCompaction;
 pub(crate) use head::{HeadCompaction, Written};
+pub(crate) use history::history;
 pub use history::{Compacted, CompactionRecord};
-pub(crate) use history::{Noted, history};
 pub use options::{Compaction, OnBranch};
 pub(crate) use plan::Plan;
 pub use summariser::Summariser;

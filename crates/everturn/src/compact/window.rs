@@ -1,11 +1,10 @@
 //! A window on a conversation.
 
-use std::collections::BTreeSet;
-
 use super::keep::Keep;
 use super::options::is_marked;
 use crate::message::Message;
 use crate::state::pairs::Pairs;
+use crate::state::{Messages, View};
 
 /// The end of a conversation, for a model that need not see all of it: a pure function of what was said, kept nowhere.
 ///
@@ -38,13 +37,18 @@ impl Window {
     /// What is seen through it.
     #[must_use]
     pub fn apply<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> Vec<Message> {
-        let list: Vec<&Message> = messages.into_iter().collect();
-        let pairs = Pairs::of(list.iter().copied());
-        let cut = pairs.cut(self.0.start(&list));
-        let mut pinned: BTreeSet<usize> = (0..cut).filter(|index| is_marked(list[*index])).collect();
-        if !pinned.is_empty() {
-            pairs.complete(&mut pinned, cut);
-        }
-        pinned.into_iter().chain(cut..list.len()).map(|index| list[index].clone()).collect()
+        let messages: Messages = messages.into_iter().cloned().collect();
+        self.over(&messages, None).apply(&messages)
+    }
+
+    /// What is seen through it of a conversation that has a view already: its summary stays, and what it pins.
+    pub(crate) fn over(self, messages: &Messages, view: Option<&View>) -> View {
+        let list: Vec<&Message> = messages.iter().collect();
+        let hidden = view.map_or(0, View::hidden).min(list.len());
+        let cut = Pairs::of(messages).cut(self.0.start(&list)).max(hidden);
+        let mut seen = View::new(cut as u64, view.map(|view| view.summary.clone()).unwrap_or_default());
+        let marked = (hidden..cut).filter(|index| is_marked(list[*index])).map(|index| index as u64);
+        seen.pinned = view.iter().flat_map(|view| view.pinned.iter().copied()).chain(marked).collect();
+        seen
     }
 }

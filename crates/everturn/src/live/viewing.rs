@@ -45,11 +45,7 @@ impl<S: CustomState> Session<S> {
             let work = self.run().work();
             (work.now.messages.clone(), work.now.view.clone())
         };
-        let Some(view) = view else { return window.apply(&messages) };
-        let shown = view.apply(&messages);
-        // A tool that answers late is asked among what the view keeps; only both together can be cut.
-        let summary = view.summary.len();
-        shown[..summary].iter().cloned().chain(window.apply(&shown[summary..])).collect()
+        window.over(&messages, view.as_deref()).apply(&messages)
     }
 
     /// Compacts what the model is shown, as part of this turn: undone if the turn fails, in the history once it
