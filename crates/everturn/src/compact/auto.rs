@@ -138,7 +138,7 @@ fn reported(events: &[Event]) -> Option<u64> {
 }
 
 fn estimate(messages: &[Message]) -> u64 {
-    messages.iter().map(|message| tokens_of(message)).sum()
+    messages.iter().map(tokens_of).sum()
 }
 
 fn tokens_of(message: &Message) -> u64 {

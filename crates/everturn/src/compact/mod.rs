@@ -15,7 +15,7 @@
 //! .store(MemoryStore::new())
 //! .build()?;
 //! let mut output = agent.run_text("One.", Init::new()).await?;
-//! let session = output.session_id;
+//! let session = output.session_id.clone();
 //! for text in ["Two.", "Three."] {
 //!     output = agent.run_text(text, Init::session(session.clone())).await?;
 //! }
