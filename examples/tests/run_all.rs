@@ -29,6 +29,7 @@ examples! {
     agent_snapshots,
     artifacts,
     branch_and_rewind,
+    compaction,
     durable_sqlite,
     fork,
     idempotent_keys,

@@ -38,6 +38,7 @@ pub mod agent;
 mod artifact;
 mod chat;
 mod clock;
+pub mod compact;
 mod connection;
 mod digest;
 mod error;
@@ -73,6 +74,8 @@ pub use agent::{
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+#[doc(inline)]
+pub use compact::{AutoCompaction, Compacted, Compaction, CompactionRecord, OnBranch, Summariser, Summary, Window};
 pub use connection::Connection;
 pub use digest::Digest;
 pub use error::{Error, ErrorKind, Result};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use everturn::model::{Model, ModelChunk, ModelRequest, ModelStream};
 use everturn::store::Store;
 use everturn::tool::{Tool, ToolError};
-use everturn::{Agent, FinishReason, Json, Message, Part, Prompt, Role, Usage};
+use everturn::{Agent, FinishReason, Json, Message, Part, Prompt, Role, SnapshotEvent, SnapshotPolicy, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ pub(super) fn agent(store: Arc<dyn Store>) -> everturn::Result<Agent<Json>> {
     Agent::prompt("asker", prompt)
         .description("Asks a person before it goes on: `ask QUESTION`, `pay AMOUNT`.")
         .shared_store(store)
+        // A snapshot a turn is what Genkit's clients know.
+        .snapshots(SnapshotPolicy::on([SnapshotEvent::TurnEnd]))
         .build()
 }
 

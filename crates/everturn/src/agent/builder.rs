@@ -16,6 +16,7 @@ use super::transform::{Caller, Transforms};
 use super::upcast::Upcasters;
 use super::{Agent, CustomState};
 use crate::clock::{Clock, SystemClock};
+use crate::compact::AutoCompaction;
 use crate::json::Json;
 use crate::live::{Session, Turn};
 use crate::schema::Schema;
@@ -43,6 +44,7 @@ pub struct AgentBuilder<S> {
     limits: StreamLimits,
     patience: Patience,
     content_in_spans: ContentInSpans,
+    compaction: Option<AutoCompaction>,
     handler: Handler,
     broken: Option<Error>,
     state: PhantomData<fn() -> S>,
@@ -120,6 +122,7 @@ impl<S: CustomState> AgentBuilder<S> {
             limits: StreamLimits::default(),
             patience: Patience::default(),
             content_in_spans: ContentInSpans::default(),
+            compaction: None,
             handler,
             broken: None,
             state: PhantomData,
@@ -245,6 +248,12 @@ impl<S: CustomState> AgentBuilder<S> {
         self
     }
 
+    /// Compacts by itself what the model is shown. A state that the caller keeps has no view, so this needs a store.
+    pub fn compaction(mut self, policy: AutoCompaction) -> Self {
+        self.compaction = Some(policy);
+        self
+    }
+
     /// Makes it an agent, or says what does not fit together.
     pub fn build(self) -> Result<Agent<S>> {
         if let Some(error) = self.broken {
@@ -255,8 +264,11 @@ impl<S: CustomState> AgentBuilder<S> {
             Some(app) => app,
             None => AppName::new(&self.name)?,
         };
-        let needs_store =
-            [("a snapshot policy", self.policy.is_some()), ("a default session", self.default_session.is_some())];
+        let needs_store = [
+            ("a snapshot policy", self.policy.is_some()),
+            ("a default session", self.default_session.is_some()),
+            ("a compaction policy", self.compaction.is_some()),
+        ];
         if self.store.is_none()
             && let Some((what, _)) = needs_store.into_iter().find(|(_, given)| *given)
         {
@@ -267,6 +279,7 @@ impl<S: CustomState> AgentBuilder<S> {
                 "agent {name:?} keeps its states in a store, so there is nothing for clients to sign: leave the keys out"
             )));
         }
+        self.compaction.as_ref().map_or(Ok(()), AutoCompaction::check)?;
         let signing = if self.signing.is_empty() { None } else { Some(SigningKeys::new(self.signing)?) };
         let definition = Definition {
             name,
@@ -285,6 +298,7 @@ impl<S: CustomState> AgentBuilder<S> {
             limits: self.limits,
             patience: self.patience,
             content_in_spans: self.content_in_spans,
+            compaction: self.compaction,
             handler: self.handler,
             state_type: TypeId::of::<S>(),
         };

@@ -13,6 +13,7 @@ use super::sign::SigningKeys;
 use super::transform::Transforms;
 use super::upcast::Upcasters;
 use crate::clock::Clock;
+use crate::compact::AutoCompaction;
 use crate::json::Json;
 use crate::run::Run;
 use crate::run::TurnHandle;
@@ -77,6 +78,7 @@ pub(crate) struct Definition {
     pub(crate) limits: StreamLimits,
     pub(crate) patience: Patience,
     pub(crate) content_in_spans: ContentInSpans,
+    pub(crate) compaction: Option<AutoCompaction>,
     pub(crate) handler: Handler,
     /// The type of the custom state, so that a session is handed out only as what it is.
     pub(crate) state_type: TypeId,

@@ -29,6 +29,7 @@
 //! ```
 
 mod builder;
+mod compacting;
 pub(crate) mod definition;
 pub(crate) mod failure;
 mod init;

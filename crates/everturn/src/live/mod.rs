@@ -8,6 +8,7 @@ mod responder;
 mod session;
 mod transcript;
 mod turn;
+mod viewing;
 
 pub(crate) use current::{current_run, in_scope};
 pub use keys::{ReadState, StateMap};

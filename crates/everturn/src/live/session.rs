@@ -107,7 +107,8 @@ impl<S: CustomState> Session<S> {
         self.run.work().add_event(event)
     }
 
-    /// Replaces the whole list of messages. Points before this turn stay as they were.
+    /// Replaces the whole list of messages. Points before this turn stay as they were. A view of messages that are
+    /// others now is cleared.
     pub fn set_messages(&self, messages: impl IntoIterator<Item = Message>) -> Result<()> {
         self.run.work().set_messages(&self.run.def.name, messages.into_iter().collect())
     }

@@ -42,6 +42,7 @@ impl Run {
         if before == Phase::Between && self.work().is_edited() {
             self.write_edit(place, None, None).await?;
         }
+        self.compact_first(place, &input).await;
         let stood = place.point;
         // What an older turn was stopped for says nothing about this one.
         self.take_stop();

@@ -6,6 +6,7 @@
 
 pub(crate) mod begin;
 pub(crate) mod changing;
+mod compacting;
 mod drive;
 pub(crate) mod end;
 mod finish;

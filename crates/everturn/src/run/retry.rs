@@ -119,6 +119,9 @@ impl Run {
             if work.now.messages != *state.messages() {
                 work.set_messages(&self.def.name, state.messages().to_vec())?;
             }
+            if work.now.view != state.view {
+                work.set_view(state.view.as_deref().cloned(), None)?;
+            }
             for artifact in state.artifacts() {
                 if !work.now.artifacts.contains(&artifact) {
                     work.put_artifact((*artifact).clone())?;

@@ -10,7 +10,7 @@ use crate::event::{Event, EventKind};
 use crate::json::Json;
 use crate::message::{Message, Role};
 use crate::state::{Messages, PointState, Scope, ScopedState, StateDelta, View, split_key};
-use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry};
+use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry, ViewChange};
 use crate::{AgentName, Error, FinishReason, Point, Result, SessionId, Usage};
 
 /// Whether the session can be written to.
@@ -56,6 +56,7 @@ struct Pending {
     artifacts: Vec<ArtifactChange>,
     tools: Vec<ToolEntry>,
     custom: bool,
+    view: bool,
     usage: Usage,
 }
 
@@ -176,6 +177,7 @@ impl Work {
         self.pending.artifacts.extend(since.artifacts);
         self.pending.tools.extend(since.tools);
         self.pending.custom |= since.custom;
+        self.pending.view |= since.view;
         self.pending.usage.add(&since.usage);
         match since.splice {
             Some(_) => self.set_messages(agent, self.now.messages.to_vec()),
@@ -285,6 +287,7 @@ impl Work {
         self.check_open()?;
         let messages = messages.into_iter().map(Message::without_snapshot_id).collect::<Result<Vec<_>>>()?;
         let keep = self.base.messages.iter().zip(&messages).take_while(|(a, b)| a == b).count();
+        self.drop_stale_view(&messages);
         // What was added since the last record is part of the new list, or gone; its events keep what else they say.
         for event in &mut self.pending.events {
             event.messages.clear();
@@ -306,6 +309,41 @@ impl Work {
             self.pending.splice = Some(Splice { keep: keep as u64, messages: rest });
         }
         Ok(())
+    }
+
+    /// Changes what the model is shown, with an event that says why.
+    pub(crate) fn set_view(&mut self, view: Option<View>, event: Option<Event>) -> Result<()> {
+        self.check_open()?;
+        self.now.view = view.map(Arc::new);
+        self.pending.view = true;
+        event.map_or(Ok(()), |event| self.add_event(event))
+    }
+
+    /// Takes up a view that was written beside this invocation's turns, where it stands.
+    pub(crate) fn show(&mut self, view: View) {
+        let view = Some(Arc::new(view));
+        for content in [&mut self.now, &mut self.good, &mut self.base] {
+            content.view.clone_from(&view);
+        }
+        self.base_digests = None;
+    }
+
+    /// A view stands for the first messages. Once they are others it would hide what it says nothing about.
+    fn drop_stale_view(&mut self, messages: &[Message]) {
+        let Some(view) = &self.now.view else { return };
+        let hidden = view.hidden();
+        if messages.len() >= hidden && self.now.messages.iter().take(hidden).eq(&messages[..hidden]) {
+            return;
+        }
+        self.now.view = None;
+        self.pending.view = true;
+        // What was compacted since the last record was never shown to anybody; it was paid for all the same.
+        let Pending { events, usage, .. } = &mut self.pending;
+        events.retain(|event| {
+            let undone = event.kind == EventKind::Compaction;
+            event.usage.iter().filter(|_| undone).for_each(|spent| usage.add(spent));
+            !undone
+        });
     }
 
     pub(crate) fn set_custom(&mut self, custom: Option<Json>) -> Result<()> {
@@ -376,6 +414,10 @@ impl Work {
         self.pending.events.iter().any(|event| event.state_delta.keys().chain(&event.state_removed).any(own))
     }
 
+    fn view_changed(&self) -> bool {
+        self.pending.view && self.now.view != self.base.view
+    }
+
     /// Whether there is anything to write.
     pub(crate) fn is_changed(&self) -> bool {
         let pending = &self.pending;
@@ -385,6 +427,7 @@ impl Work {
             || !pending.tools.is_empty()
             || !pending.usage.is_empty()
             || self.custom_changed()
+            || self.view_changed()
     }
 
     /// Whether there is anything to write outside a turn, where the scopes go with the edit.
@@ -418,6 +461,10 @@ impl Work {
         changes.tools.clone_from(&pending.tools);
         changes.usage = pending.usage;
         changes.custom = custom;
+        changes.view = self.view_changed().then(|| match &self.now.view {
+            Some(view) => ViewChange::Set((**view).clone()),
+            None => ViewChange::Clear,
+        });
         changes
     }
 
@@ -448,7 +495,7 @@ impl Work {
             of_artifacts(&each.collect::<Result<Vec<_>>>()?)
         };
         let view = match &self.now.view {
-            _ if known => base.view,
+            _ if known && !self.view_changed() => base.view,
             Some(view) => Digest::of_json(&Json::from_value(&**view)?)?,
             None => Digest::ABSENT,
         };

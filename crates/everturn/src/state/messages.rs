@@ -128,6 +128,14 @@ impl Messages {
     }
 }
 
+impl FromIterator<Message> for Messages {
+    fn from_iter<I: IntoIterator<Item = Message>>(messages: I) -> Self {
+        let mut list = Self::default();
+        messages.into_iter().for_each(|message| list.push(message));
+        list
+    }
+}
+
 impl fmt::Debug for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()

@@ -2,6 +2,7 @@
 
 mod delta;
 mod messages;
+pub(crate) mod pairs;
 mod view;
 
 use std::sync::Arc;

@@ -1,8 +1,11 @@
 //! What the model is shown of a conversation.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::Messages;
+use super::pairs::Pairs;
 use crate::message::Message;
 
 /// What the model is shown instead of all messages: a summary in place of the first ones, and the rest as they are.
@@ -36,12 +39,30 @@ impl View {
         Self { replaces, summary, pinned: Vec::new() }
     }
 
-    /// The messages as the model is shown them.
+    /// The messages as the model is shown them, in their order. A tool's request is shown wherever its response is, and
+    /// the other way round, also if the view would hide one of them.
     #[must_use]
     pub fn apply(&self, messages: &Messages) -> Vec<Message> {
-        let pinned = self.pinned.iter().filter(|index| **index < self.replaces);
-        let pinned = pinned.filter_map(|index| messages.get(usize::try_from(*index).ok()?)).cloned();
-        let rest = messages.iter().skip(usize::try_from(self.replaces).unwrap_or(usize::MAX)).cloned();
-        self.summary.iter().cloned().chain(pinned).chain(rest).collect()
+        let kept = self.kept(messages);
+        let kept = kept.iter().filter_map(|index| messages.get(*index)).cloned();
+        let rest = messages.iter().skip(self.hidden()).cloned();
+        self.summary.iter().cloned().chain(kept).chain(rest).collect()
+    }
+
+    /// How many of the first messages are not shown.
+    pub(crate) fn hidden(&self) -> usize {
+        usize::try_from(self.replaces).unwrap_or(usize::MAX)
+    }
+
+    /// The indexes of the messages among the first ones that are shown all the same.
+    pub(crate) fn kept(&self, messages: &Messages) -> BTreeSet<usize> {
+        let hidden = self.hidden();
+        let index = |index: &u64| usize::try_from(*index).ok().filter(|index| *index < hidden.min(messages.len()));
+        let mut kept: BTreeSet<usize> = self.pinned.iter().filter_map(index).collect();
+        // What is answered in the rest may have been asked before, by a call that took its time.
+        if !kept.is_empty() || Pairs::of(messages.iter().skip(hidden)).is_answering_earlier() {
+            Pairs::of(messages).complete(&mut kept, hidden);
+        }
+        kept
     }
 }
