@@ -1,14 +1,16 @@
 //! A conversation with an agent that is running.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Output;
 use crate::json::Json;
 use crate::message::Message;
+use crate::run::DetachAsked;
 use crate::stream::{Chunk, Receiver};
 use crate::turn::Input;
 use crate::{Error, ErrorKind, InvocationId, Result, SessionId};
@@ -18,13 +20,16 @@ pub(crate) type Finished = Arc<std::result::Result<Output, (ErrorKind, String)>>
 
 /// A conversation with an agent: inputs go in, chunks come out, and an output at the end.
 ///
-/// Dropping it while a turn runs aborts that turn.
+/// Dropping it while a turn runs aborts that turn, unless it has gone on in the background.
 #[must_use = "dropping a connection aborts what it started"]
 pub struct Connection {
     pub(crate) inputs: Option<mpsc::Sender<Input>>,
     pub(crate) chunks: Receiver,
     pub(crate) finished: watch::Receiver<Option<Finished>>,
     pub(crate) cancel: CancellationToken,
+    /// Set once the invocation goes on without this connection.
+    pub(crate) released: Arc<AtomicBool>,
+    pub(crate) detach: Option<mpsc::Sender<DetachAsked>>,
     /// The session as far as it was known at the start, and as the first turn found it.
     pub(crate) session: SessionId,
     pub(crate) begun: Arc<OnceLock<SessionId>>,
@@ -121,6 +126,20 @@ impl Connection {
         self.cancel.cancel();
     }
 
+    /// Sends the turn that runs to the background. Its snapshot is pending, and durable, when this returns: look there for
+    /// what becomes of it. Nothing more is read here, and dropping the connection no longer stops anything.
+    ///
+    /// `WrongMode` when no turn runs, or the agent has no store.
+    pub async fn detach(&mut self) -> Result<Output> {
+        let elsewhere = || Error::unsupported("an agent that runs elsewhere is asked to detach with its input");
+        let (asked, done) = oneshot::channel();
+        let idle =
+            || Error::new(ErrorKind::WrongMode, "no turn runs that could go on in the background: send an input first");
+        self.detach.as_ref().ok_or_else(elsewhere)?.try_send(asked).map_err(|_| idle())?;
+        done.await.map_err(|_| idle())??;
+        self.output().await
+    }
+
     /// What the invocation leaves. Sends no more inputs and reads what is left of the stream.
     pub async fn output(&mut self) -> Result<Output> {
         self.close();
@@ -149,6 +168,8 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.cancel.cancel();
+        if !self.released.load(Ordering::Acquire) {
+            self.cancel.cancel();
+        }
     }
 }

@@ -63,13 +63,14 @@ mod stream;
 pub mod tool;
 mod turn;
 mod usage;
+mod worker;
 
 #[doc(inline)]
 pub use agent::{
     Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, ContentInSpans, CustomState, Failure,
     Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience, Preparation, Prompt,
-    Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy, StateDiff, StateManagement, StopVerdict,
-    ToolAnswer, ToolCall, ToolVerdict,
+    Recovered, Recovery, Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy, StateDiff,
+    StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};
@@ -102,6 +103,7 @@ pub use turn::{
     ViewChange,
 };
 pub use usage::Usage;
+pub use worker::Worker;
 
 /// The README's example is run with the documentation's.
 #[cfg(doctest)]

@@ -55,7 +55,10 @@ impl Connection {
         let (cancel, begun) = (CancellationToken::new(), Arc::<OnceLock<SessionId>>::default());
         let peer = Peer { inputs: queued, out, tell: Some(tell), cancel: cancel.clone(), session: begun.clone() };
         let inputs = Some(inputs);
-        (Self { inputs, chunks, finished, cancel, session, begun, invocation, custom: None }, peer)
+        let (released, detach) = (Arc::default(), None);
+        let connection =
+            Self { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None };
+        (connection, peer)
     }
 }
 

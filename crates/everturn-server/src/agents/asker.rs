@@ -19,6 +19,7 @@ pub(super) fn agent(store: Arc<dyn Store>) -> everturn::Result<Agent<Json>> {
         .shared_store(store)
         // A snapshot a turn is what Genkit's clients know.
         .snapshots(SnapshotPolicy::on([SnapshotEvent::TurnEnd]))
+        .recovery(super::RECOVERY)
         .build()
 }
 

@@ -24,7 +24,11 @@ pub(super) struct Echo {
 }
 
 pub(super) fn stored(store: Arc<dyn Store>) -> everturn::Result<Agent<Echo>> {
-    define("echo").description("Says what it hears; its sessions are kept in the store.").shared_store(store).build()
+    define("echo")
+        .description("Says what it hears; its sessions are kept in the store.")
+        .shared_store(store)
+        .recovery(super::RECOVERY)
+        .build()
 }
 
 pub(super) fn client_managed() -> everturn::Result<Agent<Echo>> {

@@ -6,8 +6,11 @@ mod redact;
 
 use std::sync::Arc;
 
-use everturn::Registry;
 use everturn::store::Store;
+use everturn::{Recovery, Registry};
+
+/// Whatever they were at when their server died is tried again, though not for ever.
+const RECOVERY: Recovery = Recovery::Retry { attempts: 3 };
 
 /// All demo agents, the stored ones in one store.
 pub(crate) fn demo(store: &Arc<dyn Store>) -> everturn::Result<Registry> {

@@ -36,6 +36,7 @@ pub(super) fn agent(store: Arc<dyn Store>) -> everturn::Result<Agent<Secretive>>
         let internal = Json::from_value(&chunk)?.as_str().contains("INTERNAL");
         Ok((!internal).then_some(chunk))
     })
+    .recovery(super::RECOVERY)
     .build()
 }
 

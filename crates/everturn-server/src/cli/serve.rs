@@ -3,15 +3,22 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use everturn::Registry;
 use everturn::store::Store;
+use everturn::{Registry, Worker};
 
 use super::store::StoreSpec;
 use crate::agents;
 use crate::http::{Server, Settings};
+
+/// Seconds that turns in the background have when the server stops.
+const DRAIN: u64 = 10;
+
+/// How often turns are looked for whose server died.
+const LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
@@ -21,18 +28,23 @@ pub(crate) struct Serve {
     /// Host the demo agents: echo, echoClient, redact, asker
     #[arg(long)]
     demo: bool,
+    /// How many seconds turns in the background may take to end when the server is asked to stop; what is left is taken
+    /// over by the next server
+    #[arg(long, value_name = "SECONDS", default_value_t = DRAIN)]
+    drain: u64,
 }
 
 impl Serve {
     /// What `everturn` alone does.
     pub(crate) fn demo() -> Self {
-        Self { addr: SocketAddr::from(([127, 0, 0, 1], 4100)), demo: true }
+        Self { addr: SocketAddr::from(([127, 0, 0, 1], 4100)), demo: true, drain: DRAIN }
     }
 
     pub(crate) async fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
         let opened: Arc<dyn Store> = store.open()?;
         let agents = if self.demo { agents::demo(&opened)? } else { Registry::new() };
         let names: Vec<_> = agents.list().into_iter().map(|agent| agent.name.to_string()).collect();
+        let worker = Worker::start(agents.clone(), LOOK);
         let server = Server::bind(&Settings { addr: self.addr }, agents).await?;
         let base = format!("http://{}", server.addr()?);
         writeln!(out, "everturn listens on {base}")?;
@@ -52,6 +64,10 @@ impl Serve {
         writeln!(out, "Ctrl-C stops it; nothing that was acknowledged is lost")?;
         out.flush()?;
         server.serve(stop_signal()?).await?;
+        let left = worker.shutdown(Duration::from_secs(self.drain)).await;
+        if left > 0 {
+            writeln!(out, "{left} invocations were still at work: the next server takes them over")?;
+        }
         drop(opened);
         writeln!(out, "stopped")?;
         Ok(())

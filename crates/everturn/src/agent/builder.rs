@@ -8,8 +8,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::definition::{ContentInSpans, Definition, Handler, OnFailure, Patience};
+use super::definition::{ContentInSpans, Definition, Handler, OnFailure, Patience, Recovery};
 use super::failure::Handled;
+use super::local::Local;
 use super::policy::SnapshotPolicy;
 use super::sign::{SigningKey, SigningKeys};
 use super::transform::{Caller, Transforms};
@@ -44,6 +45,7 @@ pub struct AgentBuilder<S> {
     limits: StreamLimits,
     patience: Patience,
     content_in_spans: ContentInSpans,
+    recovery: Recovery,
     compaction: Option<AutoCompaction>,
     handler: Handler,
     broken: Option<Error>,
@@ -122,6 +124,7 @@ impl<S: CustomState> AgentBuilder<S> {
             limits: StreamLimits::default(),
             patience: Patience::default(),
             content_in_spans: ContentInSpans::default(),
+            recovery: Recovery::default(),
             compaction: None,
             handler,
             broken: None,
@@ -242,6 +245,12 @@ impl<S: CustomState> AgentBuilder<S> {
         self
     }
 
+    /// What becomes of its turns in the background whose process died; they are left unless set.
+    pub fn recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = recovery;
+        self
+    }
+
     /// Whether spans carry what was said.
     pub fn content_in_spans(mut self, content: ContentInSpans) -> Self {
         self.content_in_spans = content;
@@ -300,6 +309,8 @@ impl<S: CustomState> AgentBuilder<S> {
             content_in_spans: self.content_in_spans,
             compaction: self.compaction,
             handler: self.handler,
+            recovery: self.recovery,
+            local: Local::default(),
             state_type: TypeId::of::<S>(),
         };
         Ok(Agent { def: Arc::new(definition), user: UserId::default_user(), state: PhantomData })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::Handled;
+use super::local::Local;
 use super::policy::SnapshotPolicy;
 use super::sign::SigningKeys;
 use super::transform::Transforms;
@@ -43,21 +44,44 @@ pub enum OnFailure {
     Keep,
 }
 
+/// What becomes of turns in the background whose process died.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Recovery {
+    /// Nothing: they read as `expired` until somebody tries them again.
+    #[default]
+    Leave,
+    /// They fail.
+    Fail,
+    /// They are tried again from where they started, with the input and the tool calls they had; after so many attempts
+    /// in all they fail.
+    Retry {
+        /// How many attempts there may be, the first one counted.
+        attempts: u64,
+    },
+}
+
 /// How long an agent waits for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Patience {
     /// How long a handler may take to notice that its turn was cancelled before it is abandoned: 5 s unless set.
     pub cancelled: Duration,
-    /// How often a running turn says that it is alive: every 10 s unless set.
+    /// How often a running turn says that it is alive: every 30 s unless set. Keep it well below the store's lease.
     pub heartbeat: Duration,
+    /// How often a running turn looks whether somebody in another process has aborted it: every half second unless set.
+    pub abort_poll: Duration,
     /// How long a turn may take; for ever unless set.
     pub turn: Option<Duration>,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { cancelled: Duration::from_secs(5), heartbeat: Duration::from_secs(10), turn: None }
+        Self {
+            cancelled: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(30),
+            abort_poll: Duration::from_millis(500),
+            turn: None,
+        }
     }
 }
 
@@ -80,6 +104,8 @@ pub(crate) struct Definition {
     pub(crate) content_in_spans: ContentInSpans,
     pub(crate) compaction: Option<AutoCompaction>,
     pub(crate) handler: Handler,
+    pub(crate) recovery: Recovery,
+    pub(crate) local: Local,
     /// The type of the custom state, so that a session is handed out only as what it is.
     pub(crate) state_type: TypeId,
 }

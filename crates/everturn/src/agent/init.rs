@@ -49,6 +49,8 @@ pub struct Init {
     pub invocation: Option<InvocationId>,
     /// A turn that died, to be tried again.
     pub(crate) retry: Option<TurnId>,
+    /// Nobody waits for it.
+    pub(crate) background: bool,
     /// What to do when somebody else holds the branch; the agent's way when left out.
     pub busy: Option<Busy>,
 }

@@ -28,11 +28,13 @@
 //! # Ok(()) }
 //! ```
 
+mod background;
 mod builder;
 mod compacting;
 pub(crate) mod definition;
 pub(crate) mod failure;
 mod init;
+pub(crate) mod local;
 mod output;
 pub(crate) mod policy;
 mod prompt;
@@ -49,12 +51,13 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
+pub use background::Recovered;
 pub use builder::AgentBuilder;
 use definition::Definition;
-pub use definition::{ContentInSpans, OnFailure, Patience};
+pub use definition::{ContentInSpans, OnFailure, Patience, Recovery};
 pub use failure::{Failure, Handled};
 pub use init::Init;
 pub use output::{Output, SharedState};
@@ -154,19 +157,26 @@ impl<S: CustomState> Agent<S> {
 
 async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Connection> {
     let invocation = init.invocation.clone().unwrap_or_else(|| def.invocation_id());
+    let background = init.background;
     let started = run::resolve(def, user, init).await?;
     let session = started.work.session.clone();
     let (inputs, queued) = mpsc::channel(MAX_QUEUED_INPUTS);
     let (out, chunks) = channel(def.limits);
-    let run = Arc::new(Run::new(def.clone(), user.clone(), invocation.clone(), started, queued, out));
+    let (detach, asked) = mpsc::channel(1);
+    let run = Arc::new(
+        Run::new(def.clone(), user.clone(), invocation.clone(), started, queued, asked, out).in_background(background),
+    );
     let (cancel, begun) = (run.cancel.clone(), run.session.clone());
-    let (tell, finished) = watch::channel(None);
+    let (finished, released) = (run.finished.subscribe(), run.released.clone());
     tokio::spawn(
         async move {
-            let driven = drive(run).await.map_err(|error| (error.kind(), error.to_string()));
-            let _ = tell.send(Some(Arc::new(driven)));
+            let driven = drive(run.clone()).await;
+            run.answer(driven);
+            run.leave_background();
         }
         .in_current_span(),
     );
-    Ok(Connection { inputs: Some(inputs), chunks, finished, cancel, session, begun, invocation, custom: None })
+    let detach = Some(detach);
+    let inputs = Some(inputs);
+    Ok(Connection { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None })
 }

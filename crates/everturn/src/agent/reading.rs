@@ -65,7 +65,7 @@ impl<S: CustomState> Agent<S> {
         StateDiff::between(&before?, &after?)
     }
 
-    fn unknown(&self, id: SnapshotId) -> Error {
+    pub(super) fn unknown(&self, id: SnapshotId) -> Error {
         Error::not_found(format!("snapshot {id} not found for agent '{}'", self.def.name))
     }
 
@@ -83,7 +83,7 @@ impl<S: CustomState> Agent<S> {
     }
 
     /// A snapshot of this agent's that belongs to this user.
-    async fn own_snapshot(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<Snapshot>> {
+    pub(super) async fn own_snapshot(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<Snapshot>> {
         let Some(found) = store.snapshot(SnapshotRef::Id(id)).await? else { return Ok(None) };
         let Some(key) = &found.session else { return Ok(None) };
         if key.app != self.def.app || key.user != self.user {
@@ -98,7 +98,7 @@ impl<S: CustomState> Agent<S> {
         Ok(owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name)))
     }
 
-    async fn shown(&self, store: &dyn Store, mut snapshot: Snapshot) -> Result<Snapshot> {
+    pub(super) async fn shown(&self, store: &dyn Store, mut snapshot: Snapshot) -> Result<Snapshot> {
         let Some(state) = store.state(At::Snapshot(snapshot.snapshot_id)).await? else { return Ok(snapshot) };
         let mut travels = state.to_session_state();
         travels.session_id = Some(snapshot.session_id.clone());

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::{Agent, CustomState, Init};
+use super::{Agent, CustomState, Init, Recovered};
 use crate::connection::Connection;
 use crate::json::Json;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, SnapshotStatus};
 use crate::{AgentName, AppName, Error, Result, SessionId, SnapshotId, UserId};
 
 /// Who keeps an agent's state.
@@ -79,6 +80,22 @@ pub trait AgentClient: Send + Sync {
 
     /// A session's latest snapshot with its state, as it may be shown.
     async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>>;
+
+    /// Aborts the turn behind a snapshot; what it was before is the answer, nothing if there is none.
+    async fn abort(&self, id: SnapshotId) -> Result<Option<SnapshotStatus>>;
+
+    /// Waits until what became of the turn behind a snapshot is final, or so long.
+    async fn wait(&self, id: SnapshotId, within: Option<Duration>) -> Result<Snapshot>;
+
+    /// Looks after turns in the background whose process died. An agent that runs elsewhere is looked after there.
+    async fn recover(&self) -> Result<Vec<Recovered>> {
+        Ok(Vec::new())
+    }
+
+    /// Waits until nothing of it goes on in the background of this process, or so long. How many still do is the answer.
+    async fn drain(&self, _within: Duration) -> usize {
+        0
+    }
 }
 
 #[async_trait]
@@ -110,6 +127,25 @@ impl<S: CustomState> AgentClient for Agent<S> {
 
     async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>> {
         Agent::latest(self, session).await
+    }
+
+    async fn abort(&self, id: SnapshotId) -> Result<Option<SnapshotStatus>> {
+        Agent::abort(self, id).await
+    }
+
+    async fn wait(&self, id: SnapshotId, within: Option<Duration>) -> Result<Snapshot> {
+        Agent::wait(self, id, within).await
+    }
+
+    async fn recover(&self) -> Result<Vec<Recovered>> {
+        match self.def.store {
+            Some(_) => Agent::recover(self).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn drain(&self, within: Duration) -> usize {
+        Agent::drain(self, within).await
     }
 }
 
@@ -156,6 +192,11 @@ impl Registry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<dyn AgentClient>> {
         self.0.get(&AgentName::new(name).ok()?).cloned()
+    }
+
+    /// All agents, by name.
+    pub fn agents(&self) -> impl Iterator<Item = &Arc<dyn AgentClient>> {
+        self.0.values()
     }
 
     /// What is known about each, by name.

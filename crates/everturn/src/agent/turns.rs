@@ -86,9 +86,20 @@ impl<S: CustomState> Agent<S> {
     ///
     /// `Busy` while the turn is alive, `Conflict` once it has ended.
     pub async fn retry(&self, id: TurnId) -> Result<Connection> {
+        self.try_again(Init { retry: Some(id), ..Init::default() }, id).await
+    }
+
+    /// The same with nobody waiting for it.
+    pub(super) async fn retry_in_background(&self, id: TurnId) -> Result<()> {
+        let init = Init { retry: Some(id), background: true, ..Init::default() };
+        // What refuses it is told here; after that it goes on by itself.
+        self.try_again(init, id).await?.output().await.map(drop)
+    }
+
+    async fn try_again(&self, init: Init, id: TurnId) -> Result<Connection> {
         let unknown = || Error::not_found(format!("turn {id} not found for agent '{}'", self.def.name));
         let input = self.turn(id).await?.ok_or_else(unknown)?.input;
-        let mut connection = self.connect(Init { retry: Some(id), ..Init::default() }).await?;
+        let mut connection = self.connect(init).await?;
         connection.send(input).await?;
         connection.close();
         Ok(connection)

@@ -26,8 +26,8 @@ impl Run {
     /// Begins a turn with an input. While it begins nothing can be changed: it would belong to no turn.
     pub(crate) async fn begin_turn(self: &Arc<Self>, input: Input) -> Result<Beginning> {
         let mut place = self.place.lock().await;
-        if input.detach {
-            return Err(self.refuse_detach());
+        if input.detach && self.def.store.is_none() {
+            return Err(self.needs_store_to_detach());
         }
         let before = std::mem::replace(&mut self.work().phase, Phase::Ended);
         let beginning = self.begin_after(&mut place, before, input).await;
@@ -57,19 +57,6 @@ impl Run {
         let _ = self.tell_anew(&handle.input);
         let head_moved = stood.is_some() && stood != place.point;
         Ok(Beginning::Turn(TurnHandle { head_moved, ..handle }))
-    }
-
-    fn refuse_detach(&self) -> Error {
-        match self.def.store {
-            None => Error::new(
-                ErrorKind::WrongMode,
-                format!(
-                    "agent '{}' has client-managed state: a turn can go on in the background only with a store",
-                    self.def.name
-                ),
-            ),
-            Some(_) => Error::unsupported("turns cannot go on in the background yet: send the input without `detach`"),
-        }
     }
 
     fn begin_working(self: &Arc<Self>, place: &mut Place, input: Input) -> Result<TurnHandle> {
@@ -122,7 +109,9 @@ impl Run {
         turn.expect = place.expect.take();
         turn.key = place.turn_key.take();
         turn.busy = place.busy;
-        turn.snapshot = (!self.def.policy.is_never()).then(|| self.def.snapshot_id());
+        let background = input.detach || self.unattended || self.is_background();
+        // A turn in the background always has a row to look at.
+        turn.snapshot = (background || !self.def.policy.is_never()).then(|| self.def.snapshot_id());
         let begin = match taken_over {
             Some(turn) => Begin::Begun(store.take_over(turn).await?),
             None => store.begin(turn).await?,
@@ -135,7 +124,14 @@ impl Run {
             }
         };
         // From here on the turn is in the store: whatever goes wrong must end it there.
-        match self.load(place, &begun, &input).await {
+        let ready = async {
+            self.load(place, &begun, &input).await?;
+            match background {
+                true => self.go_background(place, &begun).await,
+                false => Ok(()),
+            }
+        };
+        match ready.await {
             Ok(()) => {}
             Err(error) => {
                 let outcome = Outcome::failed((&error).into());
@@ -148,6 +144,7 @@ impl Run {
             }
         }
         let handle = self.handle(place, input, Some(&begun), begun.snapshot_id);
+        self.def.local.runs(begun.turn, self);
         place.begun = Some(begun);
         Ok(Ok(handle))
     }
@@ -242,6 +239,7 @@ impl Run {
             fence: begun.map(|begun| begun.fence),
             key: begun.filter(|begun| begun.leased).map(|begun| begun.session.clone()),
             branch: begun.map(|begun| begun.branch.clone()).unwrap_or_default(),
+            snapshot: snapshot_id,
             cancel: cancel.clone(),
         });
         self.began.notify_one();

@@ -17,7 +17,8 @@ use crate::agent::definition::{Handler, HandlerFuture, OnFailure};
 use crate::agent::failure::Handled;
 use crate::json::Json;
 use crate::live::in_scope;
-use crate::snapshot::{FinishReason, TurnError};
+use crate::snapshot::{FinishReason, SnapshotStatus, TurnError};
+use crate::store::SnapshotRef;
 use crate::stream::Sender;
 use crate::turn::{EndStatus, EndedTurn, Input};
 use crate::{Error, ErrorKind, Result};
@@ -185,10 +186,21 @@ impl Run {
     /// The next input; nothing once there will be none, or nobody wants more.
     pub(crate) async fn next_input(&self) -> Option<Input> {
         let mut inputs = self.inputs.lock().await;
-        tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => None,
-            input = inputs.recv() => input,
+        // A handler that owns its loop is supervised meanwhile, which answers this as well.
+        let mut detach = self.detach.try_lock().ok();
+        loop {
+            let asked = async {
+                match &mut detach {
+                    Some(detach) => detach.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return None,
+                Some(asked) = asked => drop(asked.send(self.detach_running().await)),
+                input = inputs.recv() => return input,
+            }
         }
     }
 
@@ -202,7 +214,10 @@ impl Run {
     async fn supervise(&self, mut handler: JoinHandle<Handled<Option<Json>>>) -> Ending {
         let patience = self.def.patience;
         let started = tokio::time::Instant::now();
-        let mut beat = tokio::time::interval_at(started + patience.heartbeat, patience.heartbeat);
+        let often = patience.abort_poll.min(patience.heartbeat).max(Duration::from_millis(1));
+        let mut tick = tokio::time::interval_at(started + often, often);
+        let mut renewed = started;
+        let mut detach = self.detach.lock().await;
         let overdue = self.overdue(patience.turn);
         tokio::pin!(overdue);
         loop {
@@ -220,7 +235,17 @@ impl Run {
                     self.stop(Stop::TimedOut);
                     return self.abandon(handler).await;
                 }
-                _ = beat.tick() => self.renew().await,
+                Some(asked) = detach.recv() => {
+                    let _ = asked.send(self.detach_running().await);
+                }
+                now = tick.tick() => {
+                    if now.duration_since(renewed) >= patience.heartbeat {
+                        renewed = now;
+                        self.renew().await;
+                    } else {
+                        self.look_for_abort().await;
+                    }
+                }
             }
         }
     }
@@ -263,6 +288,19 @@ impl Run {
                 }
                 Err(_) => Ending::Stopped(Stop::Aborted),
             },
+        }
+    }
+
+    /// Looks whether somebody elsewhere has aborted the turn.
+    async fn look_for_abort(&self) {
+        let reserved = self.running().as_ref().and_then(|turn| turn.snapshot);
+        let (Some(store), Some(id)) = (&self.def.store, reserved) else { return };
+        match store.snapshot(SnapshotRef::Id(id)).await {
+            Ok(Some(row)) if row.status == SnapshotStatus::Aborted => {
+                self.stop(Stop::Lost(Error::aborted("the turn was aborted elsewhere")));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(%error, "whether a turn was aborted could not be read; it is tried again"),
         }
     }
 

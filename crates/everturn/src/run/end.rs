@@ -34,7 +34,9 @@ impl Run {
     /// Ends the turn that runs. What it led to is in the place.
     pub(crate) async fn end_turn(&self, ending: Ending, after: Phase) -> After {
         let mut place = self.place.lock().await;
-        *self.running() = None;
+        if let Some(fence) = self.running().take().and_then(|turn| turn.fence) {
+            self.def.local.ended(fence.turn());
+        }
         // From here on nothing can be changed: what is written is all there is.
         self.work().phase = Phase::Ended;
         // A transform that failed withholds what was said, whatever the handler made of it.

@@ -4,6 +4,7 @@
 //! writes what was changed, and only then the stream says so. The working state is what the handler sees; the store is
 //! asked again at each begin, so that a turn always stands on what is really kept.
 
+mod background;
 pub(crate) mod begin;
 pub(crate) mod changing;
 mod compacting;
@@ -19,9 +20,10 @@ mod taking;
 pub(crate) mod work;
 
 use std::any::Any;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use drive::drive;
@@ -32,8 +34,10 @@ use streaming::Told;
 use work::Work;
 
 use crate::agent::definition::Definition;
+use crate::agent::local::Guard;
 use crate::agent::policy::LastSnapshot;
 use crate::agent::{Caller, SharedState};
+use crate::connection::Finished;
 use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::{FinishReason, TurnError};
@@ -41,6 +45,9 @@ use crate::store::{Busy, CreateSession};
 use crate::stream::Sender;
 use crate::turn::{Begun, EndedTurn, Fence, Input};
 use crate::{BranchName, Error, InvocationId, Point, Result, SessionId, SnapshotId, TurnId, TurnKey, UserId};
+
+/// Somebody wants the turn that runs to go on in the background.
+pub(crate) type DetachAsked = oneshot::Sender<Result<()>>;
 
 /// One invocation of an agent.
 pub(crate) struct Run {
@@ -55,6 +62,15 @@ pub(crate) struct Run {
     /// The invocation this one was started from, if a handler started it.
     pub(crate) parent: Option<Arc<Run>>,
     pub(crate) inputs: tokio::sync::Mutex<mpsc::Receiver<Input>>,
+    /// Where whoever started the invocation is answered.
+    pub(crate) finished: watch::Sender<Option<Finished>>,
+    /// Set once it goes on whatever becomes of whoever started it.
+    pub(crate) released: Arc<AtomicBool>,
+    /// Its first turn goes to the background when it begins, whatever its input says.
+    pub(crate) unattended: bool,
+    pub(crate) guard: Mutex<Option<Guard>>,
+    /// Told when the turn that runs is to go on in the background, and how that went.
+    pub(crate) detach: tokio::sync::Mutex<mpsc::Receiver<DetachAsked>>,
     pub(crate) work: Mutex<Work>,
     /// One writer of custom state at a time, so that reading and writing it is one step.
     pub(crate) custom_writers: Mutex<()>,
@@ -89,6 +105,8 @@ pub(crate) struct Running {
     pub(crate) fence: Option<Fence>,
     pub(crate) key: Option<SessionKey>,
     pub(crate) branch: BranchName,
+    /// The snapshot id it has reserved.
+    pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) cancel: CancellationToken,
 }
 
@@ -191,6 +209,7 @@ impl Run {
         invocation: InvocationId,
         started: Started,
         inputs: mpsc::Receiver<Input>,
+        detach: mpsc::Receiver<DetachAsked>,
         out: Sender,
     ) -> Self {
         Self {
@@ -202,6 +221,11 @@ impl Run {
             cancel: CancellationToken::new(),
             parent: crate::live::current_run(),
             inputs: tokio::sync::Mutex::new(inputs),
+            finished: watch::Sender::new(None),
+            released: Arc::default(),
+            unattended: false,
+            guard: Mutex::default(),
+            detach: tokio::sync::Mutex::new(detach),
             work: Mutex::new(started.work),
             custom_writers: Mutex::default(),
             told: Mutex::default(),
@@ -213,6 +237,12 @@ impl Run {
             beginning: tokio::sync::Mutex::default(),
             unserved: Mutex::default(),
         }
+    }
+
+    /// The same with nobody to attend to it.
+    pub(crate) fn in_background(mut self, unattended: bool) -> Self {
+        self.unattended = unattended;
+        self
     }
 
     /// Whom what leaves is shown to.
@@ -254,12 +284,13 @@ impl Run {
     /// The working state as it is handed out.
     pub(crate) fn shared_state(&self) -> SharedState {
         let work = self.work();
-        SharedState {
-            session: Some(work.session.clone()),
-            messages: work.now.messages.clone(),
-            custom: work.now.custom.clone(),
-            artifacts: work.now.artifacts.clone(),
-        }
+        work.now.shared(&work.session)
+    }
+
+    /// The last good state as it is handed out.
+    pub(crate) fn good_state(&self) -> SharedState {
+        let work = self.work();
+        work.good.shared(&work.session)
     }
 }
 

@@ -61,12 +61,17 @@ impl Run {
     pub(crate) async fn send(&self, chunk: Chunk) -> Result<()> {
         self.catch_up().await?;
         let Some(chunk) = self.shape(chunk)? else { return Ok(()) };
+        if self.is_background() {
+            return Ok(());
+        }
         self.heard(self.out.send(chunk).await)
     }
 
     fn heard(&self, reader: Reader) -> Result<()> {
         match reader {
             Reader::Reads => Ok(()),
+            // Its turn went to the background meanwhile, where nobody need read.
+            Reader::Gone if self.is_background() => Ok(()),
             Reader::Gone => {
                 self.stop(Stop::Aborted);
                 Err(Error::aborted("nobody reads the stream any more: stop"))
@@ -124,7 +129,8 @@ impl Run {
         }
         // A patch that a transform drops was never told: the next one starts from what was.
         let Some(chunk) = self.shape(Chunk::patch(patch))? else { return Ok(()) };
-        match self.out.try_send(chunk) {
+        let room = if self.is_background() { Room::Enough } else { self.out.try_send(chunk) };
+        match room {
             Room::Enough => (told.last, told.following) = (Some(shown), true),
             Room::None => told.behind = true,
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::retry::EarlierAttempt;
+use crate::agent::SharedState;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, StateDigests, of_artifacts};
 use crate::event::{Event, EventKind};
@@ -44,6 +45,18 @@ impl From<&PointState> for Content {
             custom: state.custom.clone(),
             artifacts: Arc::new(state.artifacts()),
             view: state.view.clone(),
+        }
+    }
+}
+
+impl Content {
+    /// As it is handed out.
+    pub(crate) fn shared(&self, session: &SessionId) -> SharedState {
+        SharedState {
+            session: Some(session.clone()),
+            messages: self.messages.clone(),
+            custom: self.custom.clone(),
+            artifacts: self.artifacts.clone(),
         }
     }
 }

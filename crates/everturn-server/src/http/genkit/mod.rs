@@ -6,17 +6,18 @@ mod turn;
 mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use everturn::{AgentClient, Registry};
+use everturn::{AgentClient, ErrorKind, Registry};
 
 use super::problem::Problem;
 use super::server::MAX_BODY;
-use request::{Lookup, read_lookup, read_turn};
+use request::{Lookup, read_lookup, read_snapshot_id, read_turn};
 
 #[derive(Clone)]
 struct Hosted {
@@ -34,6 +35,8 @@ pub(super) fn routes(agents: Registry) -> Router {
     Router::new()
         .route("/{name}", post(turn))
         .route("/{name}/getSnapshot", post(snapshot))
+        .route("/{name}/waitForSnapshot", post(wait))
+        .route("/{name}/abort", post(abort))
         .with_state(Hosted { agents: Arc::new(agents) })
 }
 
@@ -77,6 +80,30 @@ async fn snapshot(
     };
     let found = found.ok_or(missing)?;
     Ok(wire::answer(&wire::snapshot(found)?))
+}
+
+/// How long somebody may wait for a turn in one request; who wants to wait longer asks again.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// Answers when the turn behind a snapshot has ended.
+async fn wait(State(hosted): State<Hosted>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name)?;
+    let id = read_snapshot_id(&body(request).await?)?;
+    let found = match agent.wait(id.parse().unwrap_or(wire::NO_SNAPSHOT), Some(LONGEST_WAIT)).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(Problem::not_found(format!("Snapshot '{id}' not found for agent '{name}'.")));
+        }
+        found => found?,
+    };
+    Ok(wire::answer(&wire::snapshot(found)?))
+}
+
+/// Aborts the turn behind a snapshot. Genkit's client is told what it was before, and nothing if there is none.
+async fn abort(State(hosted): State<Hosted>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name)?;
+    let id = read_snapshot_id(&body(request).await?)?;
+    let status = agent.abort(id.parse().unwrap_or(wire::NO_SNAPSHOT)).await?;
+    Ok(wire::answer(&wire::Aborted { snapshot_id: id, status }))
 }
 
 /// The whole body, if it is JSON and not too large.

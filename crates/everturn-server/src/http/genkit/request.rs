@@ -131,6 +131,11 @@ fn message(json: Json) -> Result<Message, Problem> {
     Ok(message)
 }
 
+pub(super) fn read_snapshot_id(body: &str) -> Result<String, Problem> {
+    let data: LookupData = read(&envelope(body)?.data, "`data`", "an object with a `snapshotId`")?;
+    data.snapshot_id.ok_or_else(|| Problem::invalid("`data` needs a `snapshotId`"))
+}
+
 pub(super) fn read_lookup(body: &str) -> Result<Lookup, Problem> {
     let data: LookupData = read(&envelope(body)?.data, "`data`", "an object with a `snapshotId` or a `sessionId`")?;
     match (data.snapshot_id, data.session_id) {

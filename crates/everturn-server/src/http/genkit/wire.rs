@@ -71,6 +71,15 @@ pub(super) fn failed(error: TurnError, state: Option<Json>) -> AgentOutput {
     }
 }
 
+/// What an abort found.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Aborted {
+    pub(super) snapshot_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) status: Option<SnapshotStatus>,
+}
+
 /// The chunks this wire has words for, one member each.
 pub(super) fn chunks(chunk: Chunk) -> impl Iterator<Item = Chunk> {
     chunk.split().into_iter().filter(|chunk| chunk.status.is_none() && chunk.snapshot_created.is_none())

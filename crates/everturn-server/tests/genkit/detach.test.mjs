@@ -1,4 +1,4 @@
-// Turns that go on without their client: detach, poll, wait, abort. Not in the default set.
+// Turns that go on without their client: detach, poll, wait, abort.
 
 import {
   agent,
