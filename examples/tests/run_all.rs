@@ -35,6 +35,7 @@ examples! {
     quickstart,
     scoped_state,
     snapshots_and_diff,
+    sub_agents,
     two_writers,
     watch,
 }

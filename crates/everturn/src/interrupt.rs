@@ -183,6 +183,14 @@ impl Resume {
         self.restart(what, &Approval { approved: false, reason: Some(reason.into()) })
     }
 
+    /// What a call of a [long-running](crate::tool::Tool::long_running) tool came to after it had answered, by the tool
+    /// and the call's reference: in a turn of its own, when nothing else is waited for. The model that had asked is told,
+    /// and answers; what is said may have any form, and may be said again.
+    pub fn result<T: Serialize + ?Sized>(mut self, tool: &str, reference: &str, output: &T) -> Result<Self> {
+        self.respond.push(Part::tool_response(tool, Some(reference), &Json::from_value(output)?));
+        Ok(self)
+    }
+
     /// As an input carries it.
     pub fn to_json(&self) -> Result<Json> {
         Json::from_value(self)

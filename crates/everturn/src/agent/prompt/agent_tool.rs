@@ -44,7 +44,7 @@ async fn serve<S: CustomState>(team: &Team<S>, caller: &str, input: &Json, conte
         .session::<S>()
         .ok_or_else(|| Error::invalid("an agent that is a tool works in the turn of a prompt agent with its state"))?;
     let Request { request } = input.to()?;
-    let hooks = HookContext::new(session.clone(), Input::text(&request));
+    let hooks = Arc::new(HookContext::new(session.clone(), Input::text(&request)));
     let call = context.call_id().to_owned();
     let messages = session.messages();
     let begun = messages.iter().rev().any(|message| Seat::of(message).call.as_ref() == Some(&call));
@@ -58,7 +58,7 @@ async fn serve<S: CustomState>(team: &Team<S>, caller: &str, input: &Json, conte
         Speaker::Member(member) => member,
         Speaker::Gone(_) => 0,
     };
-    let floor = Floor { team, session, context: &hooks, call: Some(call) };
+    let floor = Floor { team, session, context: hooks, call: Some(call) };
     Ok(answer(converse(&floor, first, None).await?))
 }
 

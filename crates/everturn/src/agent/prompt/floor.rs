@@ -1,12 +1,13 @@
 //! The word goes round: one agent speaks after the other until one has answered.
 
+use std::sync::Arc;
+
 use super::hook::HookContext;
 use super::seat;
 use super::speaking::Speaking;
 use super::team::{TRANSFER, Team, Transfer};
 use super::turn::speak;
 use crate::agent::{CustomState, Failure, Handled};
-use crate::event::EventActions;
 use crate::interrupt::{Resume, slots};
 use crate::json::Json;
 use crate::live::Session;
@@ -20,7 +21,7 @@ const MAX_TRANSFERS: usize = 16;
 pub(super) struct Floor<'a, S> {
     pub(super) team: &'a Team<S>,
     pub(super) session: Session<S>,
-    pub(super) context: &'a HookContext<S>,
+    pub(super) context: Arc<HookContext<S>>,
     /// The call it happens in, if it happens in one.
     pub(super) call: Option<String>,
 }
@@ -79,15 +80,4 @@ fn note(generated: &Generated, to: &str) -> Option<String> {
     let transfers = slots(&generated.message).into_iter().filter(|slot| slot.request.name == TRANSFER);
     let mut given = transfers.filter_map(|slot| slot.request.input?.to::<Transfer>().ok());
     given.find(|transfer| transfer.agent == to)?.message
-}
-
-/// What tools asked for, once it is known whether it can be.
-pub(super) fn unreachable_text<S: CustomState>(team: &Team<S>, from: usize, actions: &EventActions) -> Option<String> {
-    let name = actions.transfer_to_agent.as_ref().filter(|name| team.reached(from, name).is_none())?;
-    let reach = &team.member(from).reach;
-    let names: Vec<_> = reach.iter().map(|other| team.member(*other).name.as_str()).collect();
-    Some(match names.is_empty() {
-        true => format!("there is no agent {name:?} to hand over to, nor any other"),
-        false => format!("there is no agent {name:?} to hand over to: choose one of {}", names.join(", ")),
-    })
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::floor::{Floor, unreachable_text};
+use super::floor::Floor;
 use super::hook::{HookContext, HookError, Preparation, ToolAnswer, ToolCall, ToolVerdict};
 use super::seat::{Seat, with_next};
 use super::team::{TRANSFER, Team, Transferred};
@@ -32,7 +32,7 @@ pub(super) struct Speaking<'a, S> {
     pub(super) seat: Seat,
     pub(super) author: Author,
     pub(super) session: Session<S>,
-    pub(super) context: &'a HookContext<S>,
+    pub(super) context: Arc<HookContext<S>>,
     pub(super) prepared: Mutex<Preparation>,
     /// What hooks and instructions changed since the last event: it goes with the next.
     changed: Arc<Mutex<StateDelta>>,
@@ -66,7 +66,7 @@ impl<'a, S: CustomState> Speaking<'a, S> {
             seat: Seat { path: ready.noted.clone(), call: floor.call.clone() },
             author: Author { name: ready.name.clone(), path: ready.path.clone() },
             session: floor.session.clone(),
-            context: floor.context,
+            context: floor.context.clone(),
             prepared: Mutex::default(),
             changed: Arc::default(),
         }
@@ -201,7 +201,7 @@ impl<S: CustomState> Observer for Speaking<'_, S> {
         {
             answer.actions.transfer_to_agent = Some(transferred_to);
         }
-        if let Some(text) = unreachable_text(self.team, self.at, &answer.actions) {
+        if let Some(text) = self.team.refusal(self.at, &answer.actions) {
             *answer = Answer { delta: std::mem::take(&mut answer.delta), ..Answer::error(&text) };
         }
         let mut contexts = Vec::new();

@@ -129,10 +129,10 @@ impl<S: CustomState> Team<S> {
     fn transfer_tool(&self, index: usize, reach: &[usize]) -> Result<Tool> {
         let mut about =
             "Hands the conversation over to another agent, which goes on in your place. You can choose:".to_owned();
-        for other in reach {
-            let other = &self.members[*other];
+        for at in reach {
+            let other = &self.members[*at];
             let is = match other.description.as_str() {
-                "" if self.members[index].parent.is_some() => "the agent above you",
+                "" if self.members[index].parent == Some(*at) => "the agent above you",
                 described => described,
             };
             about.push_str(&format!("\n- {}: {is}", other.name));
@@ -162,7 +162,7 @@ impl<S: CustomState> Team<S> {
     }
 
     /// Whom a member may hand over to, by name.
-    pub(super) fn reached(&self, from: usize, name: &str) -> Option<usize> {
+    fn reached(&self, from: usize, name: &str) -> Option<usize> {
         self.members[from].reach.iter().copied().find(|other| self.members[*other].name == name)
     }
 
@@ -172,6 +172,17 @@ impl<S: CustomState> Team<S> {
             Some(name) => self.reached(from, name),
             None => self.members[from].parent.filter(|_| actions.escalate),
         }
+    }
+
+    /// Why a member cannot hand over as its tools asked, in words for its model.
+    pub(super) fn refusal(&self, from: usize, actions: &EventActions) -> Option<String> {
+        let name = actions.transfer_to_agent.as_ref().filter(|name| self.reached(from, name).is_none())?;
+        let reach = &self.members[from].reach;
+        let names: Vec<_> = reach.iter().map(|other| self.members[*other].name.as_str()).collect();
+        Some(match names.is_empty() {
+            true => format!("there is no agent {name:?} to hand over to, nor any other"),
+            false => format!("there is no agent {name:?} to hand over to: choose one of {}", names.join(", ")),
+        })
     }
 
     /// Who has the word in a conversation: the one who spoke last or was handed it, or the root if that one is not there

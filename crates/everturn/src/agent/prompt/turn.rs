@@ -1,10 +1,13 @@
 //! One turn of a prompt agent.
 
+use std::sync::Arc;
+
 use sha2::{Digest as _, Sha256};
 
 use super::floor::{Ended, Floor, converse};
 use super::hook::{HookContext, Preparation, StopVerdict};
 use super::late::late;
+use super::seat::Seat;
 use super::shown::shown;
 use super::speaking::{Speaking, heard};
 use super::team::{Speaker, Team};
@@ -25,13 +28,13 @@ pub(super) async fn run<S: CustomState>(team: &Team<S>, turn: Turn<S>) -> Handle
     check_input(&turn, resume.as_ref())?;
     let before = session.messages();
     session.run().restore_earlier()?;
-    let context = HookContext::new(session.clone(), turn.input().clone());
-    let floor = Floor { team, session: session.clone(), context: &context, call: None };
+    let context = Arc::new(HookContext::new(session.clone(), turn.input().clone()));
+    let floor = Floor { team, session: session.clone(), context, call: None };
     if resume.is_none() && turn.index() == 0 {
         let root = Speaking::new(&floor, 0);
         let start = async {
             for hook in root.hooks() {
-                heard("session_start", hook.session_start(root.context).await)?;
+                heard("session_start", hook.session_start(&root.context).await)?;
             }
             Ok(())
         };
@@ -72,11 +75,11 @@ pub(super) async fn speak<S: CustomState>(speaking: &Speaking<'_, S>, resume: Op
     let asked = generated.interrupts();
     if !asked.is_empty() {
         for hook in speaking.hooks() {
-            heard("on_interrupt", hook.on_interrupt(speaking.context, &asked).await)?;
+            heard("on_interrupt", hook.on_interrupt(&speaking.context, &asked).await)?;
         }
     }
     for hook in speaking.hooks() {
-        heard("after_generation", hook.after_generation(speaking.context, &generated).await)?;
+        heard("after_generation", hook.after_generation(&speaking.context, &generated).await)?;
     }
     let output = match (&ready.output, generated.finish_reason) {
         (Some(schema), FinishReason::Stop) if !generated.actions.ends_generation() => {
@@ -95,6 +98,11 @@ fn check_input<S: CustomState>(turn: &Turn<S>, resume: Option<&Resume>) -> Handl
             "a turn is given messages of the role `user` only: the others are said by the agent",
         )
         .into());
+    }
+    if said.iter().any(|message| Seat::of(message) != Seat::default()) {
+        return Err(
+            Error::invalid("a message that is sent belongs to no sub-agent: leave out `metadata.agentPath`").into()
+        );
     }
     let messages = turn.messages();
     let before = messages.len().checked_sub(said.len() + 1).and_then(|index| messages.get(index));
