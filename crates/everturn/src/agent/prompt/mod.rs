@@ -183,7 +183,7 @@ impl<S: CustomState> Prompt<S> {
         self
     }
 
-    /// How often the model may be asked in one turn: 16 times unless set.
+    /// How often the model may be asked in one turn, or each time it is handed the conversation: 16 times unless set.
     pub fn max_iterations(mut self, most: usize) -> Self {
         self.max_iterations = most;
         self
