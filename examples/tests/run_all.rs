@@ -46,6 +46,7 @@ examples! {
     quickstart,
     scoped_state,
     snapshots_and_diff,
+    sub_agents,
     two_writers,
     watch,
 }

@@ -186,6 +186,16 @@ impl Event {
         !self.partial && !self.messages.iter().any(|message| message.parts().iter().any(open))
     }
 
+    /// The model that made it, where `metadata.model` names one.
+    #[must_use]
+    pub fn model_name(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct ByModel {
+            model: String,
+        }
+        self.metadata.as_ref()?.to::<ByModel>().ok().map(|by| by.model)
+    }
+
     /// Adds messages.
     #[must_use]
     pub fn with_messages(mut self, messages: impl IntoIterator<Item = Message>) -> Self {

@@ -18,11 +18,25 @@ pub(crate) const RESOLVED: &str = "resolvedInterrupt";
 pub(crate) const RESUMED: &str = "resumed";
 pub(crate) const IS_ERROR: &str = "error";
 
-/// What an approval gate asks.
+/// What an approval gate asks, or a tool that wants its call confirmed.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default)]
+struct ApprovalAsked {
+    approval: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Json>,
+}
+
+/// A question as events tell it: `requestedToolConfirmations` holds one for each call.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ApprovalAsked<'a> {
-    approval: &'a str,
+struct Confirmation {
+    confirmed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Json>,
 }
 
 /// What a person says to an approval gate.
@@ -35,7 +49,18 @@ pub(crate) struct Approval {
 
 /// What is asked about a call that needs a person's word before it runs.
 pub(crate) fn approval_question() -> Json {
-    Json::from_value(&ApprovalAsked { approval: "required" }).unwrap_or_default()
+    confirmation_question(None, None)
+}
+
+/// The same with what the person should know.
+pub(crate) fn confirmation_question(hint: Option<String>, payload: Option<Json>) -> Json {
+    Json::from_value(&ApprovalAsked { approval: "required".to_owned(), hint, payload }).unwrap_or_default()
+}
+
+fn approval_asked(question: &Json) -> Option<ApprovalAsked> {
+    let looks_so = question.as_str().contains("\"approval\"");
+    let asked: ApprovalAsked = looks_so.then(|| question.to().ok()).flatten()?;
+    (asked.approval == "required").then_some(asked)
 }
 
 /// What is asked about a call that was begun by a process that died.
@@ -83,10 +108,17 @@ impl Interrupt {
         message.parts().into_iter().filter_map(waiting).collect()
     }
 
-    /// Whether it is a gate: the tool runs only if it is approved.
+    /// Whether it waits for approval: the call goes on only if somebody says [`Resume::approve`].
     #[must_use]
     pub fn needs_approval(&self) -> bool {
-        self.payload == approval_question()
+        approval_asked(&self.payload).is_some()
+    }
+
+    /// As the event that asks tells it, if it waits for approval.
+    pub(crate) fn confirmation(&self) -> Option<(String, Json)> {
+        let ApprovalAsked { hint, payload, .. } = approval_asked(&self.payload)?;
+        let asked = Json::from_value(&Confirmation { confirmed: false, hint, payload }).ok()?;
+        Some((self.reference.clone().unwrap_or_else(|| self.name.clone()), asked))
     }
 
     /// Whether it asks what became of a call whose process died.
@@ -149,6 +181,14 @@ impl Resume {
     /// Refuses a call that waits for approval; the model is told why.
     pub fn deny(self, what: &Interrupt, reason: impl Into<String>) -> Result<Self> {
         self.restart(what, &Approval { approved: false, reason: Some(reason.into()) })
+    }
+
+    /// What a call of a [long-running](crate::tool::Tool::long_running) tool came to after it had answered, by the tool
+    /// and the call's reference: in a turn of its own, when nothing else is waited for. The model that had asked is told,
+    /// and answers; what is said may have any form, and may be said again.
+    pub fn result<T: Serialize + ?Sized>(mut self, tool: &str, reference: &str, output: &T) -> Result<Self> {
+        self.respond.push(Part::tool_response(tool, Some(reference), &Json::from_value(output)?));
+        Ok(self)
     }
 
     /// As an input carries it.
@@ -267,8 +307,9 @@ pub(crate) fn matched(messages: &[Message], resume: &Resume, tools: &[Tool]) -> 
     Ok(said)
 }
 
-fn is_gate(slot: &Slot) -> bool {
-    slot.state == SlotState::Waiting(approval_question())
+/// Whether a call waits for approval.
+pub(crate) fn is_gate(slot: &Slot) -> bool {
+    matches!(&slot.state, SlotState::Waiting(question) if approval_asked(question).is_some())
 }
 
 /// The waiting request that an answer names.

@@ -1,5 +1,6 @@
 //! What an invocation leaves its caller with.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
@@ -109,6 +110,8 @@ pub struct Output {
     pub error: Option<TurnError>,
     /// What this invocation cost, failed turns too.
     pub usage: Usage,
+    /// How much of that which model cost, by its name. What a flow counted itself is under none.
+    pub usage_by_model: BTreeMap<String, Usage>,
     /// The point that was reached, where there is a store.
     pub point: Option<Point>,
     /// Whether the branch's head stands there. A turn from an older snapshot, or one that another overtook, ends beside
@@ -136,6 +139,7 @@ impl Output {
             finish_reason: None,
             error: None,
             usage: Usage::default(),
+            usage_by_model: BTreeMap::new(),
             point: None,
             on_head: false,
             unprocessed: Vec::new(),

@@ -79,7 +79,7 @@ impl<S: CustomState> Session<S> {
         self.run.work().now.messages.clone()
     }
 
-    /// What the model is shown of it.
+    /// What models are shown of it, all agents together: each sub-agent is shown its own part.
     #[must_use]
     pub fn model_messages(&self) -> Vec<Message> {
         let work = self.run.work();

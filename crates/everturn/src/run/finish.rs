@@ -103,6 +103,7 @@ impl Run {
             finish_reason: place.finish_reason,
             error: place.error.clone(),
             usage: work.spent,
+            usage_by_model: work.spent_by_model.clone(),
             point: place.point,
             on_head: place.on_head,
             unprocessed,

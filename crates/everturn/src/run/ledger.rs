@@ -10,7 +10,7 @@ use super::retry::OfCall;
 use crate::Result;
 use crate::event::{Event, EventKind};
 use crate::json::Json;
-use crate::model::generation::hook::{Earlier, Ledger};
+use crate::model::generation::hook::{Author, Earlier, Ledger};
 use crate::part::ToolRequest;
 use crate::tool::run::Answer;
 use crate::turn::{ToolEntry, ToolPhase};
@@ -47,13 +47,15 @@ impl Ledger for TurnLedger {
         self.0.flush().await
     }
 
-    async fn ended(&self, call: &str, name: &str, answer: &Answer) -> Result<()> {
+    async fn ended(&self, call: &str, name: &str, answer: &Answer, asked_by: Option<&Author>) -> Result<()> {
         let phase = if answer.is_error { ToolPhase::Failed } else { ToolPhase::Finished };
         {
             let mut work = self.0.work();
             work.note_tool(ToolEntry::new(call, name, phase, Some(answer.output.clone())))?;
             if !answer.delta.is_empty() {
-                let mut event = Event::new(self.0.def.name.as_str()).with_state(answer.delta.clone());
+                let author = asked_by.map_or(self.0.def.name.as_str(), |author| &author.name);
+                let mut event = Event::new(author).with_state(answer.delta.clone());
+                event.path = asked_by.map(|author| author.path.clone()).unwrap_or_default();
                 event.kind = EventKind::ToolResult;
                 event.metadata = Some(Json::from_value(&OfCall { call: call.to_owned() })?);
                 work.add_event(event)?;

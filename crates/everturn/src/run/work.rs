@@ -1,5 +1,7 @@
 //! The working state of an invocation: what the handler sees and changes, and what of it is not written yet.
 
+mod replace;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -111,8 +113,9 @@ pub(crate) struct Work {
     pub(crate) turn_index: u64,
     pub(crate) turns: u64,
     pub(crate) line_usage: Usage,
-    /// What this invocation cost, failed turns too.
+    /// What this invocation cost, failed turns too, and how much of it which model.
     pub(crate) spent: Usage,
+    pub(crate) spent_by_model: BTreeMap<String, Usage>,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) label: Option<String>,
     /// Tool calls of the turn so far.
@@ -142,6 +145,7 @@ impl Work {
             turns: 0,
             line_usage: Usage::default(),
             spent: Usage::default(),
+            spent_by_model: BTreeMap::new(),
             finish_reason: None,
             label: None,
             calls: 0,
@@ -260,32 +264,11 @@ impl Work {
         }
         if let Some(usage) = &event.usage {
             self.spent.add(usage);
+            if let Some(model) = event.model_name() {
+                self.spent_by_model.entry(model).or_default().add(usage);
+            }
         }
         self.pending.events.push(event);
-        Ok(())
-    }
-
-    /// Puts another message in the last one's place.
-    pub(crate) fn replace_last(&mut self, message: Message) -> Result<()> {
-        self.check_open()?;
-        let Some(last) = self.now.messages.last() else {
-            return Err(Error::internal("there is no message to replace"));
-        };
-        if *last == message {
-            return Ok(());
-        }
-        let keep = self.now.messages.len() - 1;
-        let waiting = self.pending.events.iter_mut().rev().find_map(|event| event.messages.last_mut());
-        match (waiting, &mut self.pending.splice) {
-            (Some(last), _) => *last = message.clone(),
-            (None, Some(splice)) if !splice.messages.is_empty() => {
-                splice.messages.pop();
-                splice.messages.push(message.clone());
-            }
-            (None, splice) => *splice = Some(Splice { keep: keep as u64, messages: vec![message.clone()] }),
-        }
-        self.now.messages.truncate(keep);
-        self.now.messages.push(message);
         Ok(())
     }
 

@@ -32,6 +32,7 @@ mod request;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use async_trait::async_trait;
@@ -46,7 +47,7 @@ use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::{Snapshot, SnapshotStatus};
 use crate::state::{PointState, ScopedState};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
-use crate::{AppName, BranchName, Error, ErrorKind, Point, Result, SnapshotId, TurnId, UserId};
+use crate::{AppName, BranchName, Error, ErrorKind, Point, Result, SnapshotId, TurnId, Usage, UserId};
 
 /// Where sessions live. Small on purpose: conveniences are in [`StoreExt`], guarantees in each method's words.
 ///
@@ -223,6 +224,49 @@ pub trait StoreExt: Store {
             merged.extend(engine::members(custom)?);
         }
         Ok(merged)
+    }
+
+    /// What each model has cost in a session, by its name: all turns together, those that failed too. What was counted
+    /// without a model is not in it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use everturn::model::{Reply, ScriptedModel};
+    /// use everturn::store::{MemoryStore, StoreExt};
+    /// use everturn::{Agent, Init, Prompt, SessionKey, Usage};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> everturn::Result<()> {
+    /// let store = Arc::new(MemoryStore::new());
+    /// let model = ScriptedModel::new([Reply::text("Hello!").usage(Usage::tokens(7, 2))]);
+    /// let agent = Agent::prompt("helper", Prompt::new(model)).shared_store(store.clone()).build()?;
+    /// let output = agent.run_text("Hi.", Init::new()).await?;
+    /// let key = SessionKey::of("helper", "user", output.session_id.as_str())?;
+    /// assert_eq!(store.usage_by_model(&key).await?["scripted"], Usage::tokens(7, 2));
+    /// assert_eq!(output.usage_by_model["scripted"], Usage::tokens(7, 2));
+    /// # Ok(()) }
+    /// ```
+    async fn usage_by_model(&self, key: &SessionKey) -> Result<BTreeMap<String, Usage>> {
+        #[derive(serde::Deserialize)]
+        struct Body {
+            #[serde(default)]
+            events: Vec<Event>,
+        }
+        self.existing(key).await?;
+        let mut spent = BTreeMap::<String, Usage>::new();
+        let mut query = RecordQuery::of(key.clone()).limit(MAX_PAGE);
+        loop {
+            let page = self.records(query.clone()).await?;
+            for record in page.items {
+                for event in record.body.to::<Body>()?.events {
+                    if let (Some(model), Some(usage)) = (event.model_name(), &event.usage) {
+                        spent.entry(model).or_default().add(usage);
+                    }
+                }
+            }
+            let Some(next) = page.next else { return Ok(spent) };
+            query = query.from(next);
+        }
     }
 }
 

@@ -6,10 +6,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::CustomState;
 use crate::event::EventActions;
+use crate::interrupt::{Approval, confirmation_question};
 use crate::json::Json;
 use crate::live::{Responder, Session};
 use crate::part::ToolRequest;
 use crate::state::StateDelta;
+use crate::tool::ToolError;
 
 /// What a tool knows about the call it serves. A cheap handle.
 #[derive(Clone)]
@@ -64,6 +66,35 @@ impl ToolContext {
         self.0.resumed.as_ref()
     }
 
+    /// Asks a person to agree to the call, with what they should know: return it as the tool's error. Once they said
+    /// [`approve`](crate::Resume::approve) the tool runs again and is [`confirmed`](Self::confirmed); after
+    /// [`deny`](crate::Resume::deny) it does not run, and the model is told why.
+    ///
+    /// ```
+    /// use everturn::Json;
+    /// use everturn::tool::Tool;
+    ///
+    /// let schema = Json::parse(r#"{"properties":{"euros":{"type":"number"}},"required":["euros"]}"#)?;
+    /// let pay = Tool::untyped("pay", "Pays.", schema, |input: Json, context| async move {
+    ///     if !context.confirmed() {
+    ///         return Err(context.request_confirmation("Is the sum right?", Some(input)));
+    ///     }
+    ///     Ok(Json::from_value("paid")?)
+    /// });
+    /// # Ok::<(), everturn::Error>(())
+    /// ```
+    #[must_use = "a person is asked once it is returned as the tool's error"]
+    pub fn request_confirmation(&self, hint: impl Into<String>, payload: Option<Json>) -> ToolError {
+        ToolError::interrupt(&confirmation_question(Some(hint.into()), payload))
+    }
+
+    /// Whether a person has agreed to this very call.
+    #[must_use]
+    pub fn confirmed(&self) -> bool {
+        let said = self.0.resumed.as_ref().and_then(|said| said.to::<Approval>().ok());
+        said.is_some_and(|said| said.approved)
+    }
+
     /// The session of the turn it runs in; nothing outside one, or if its custom state is of another type.
     #[must_use]
     pub fn session<S: CustomState>(&self) -> Option<Session<S>> {
@@ -92,12 +123,13 @@ impl ToolContext {
         self.0.actions().skip_summarization = true;
     }
 
-    /// Hands the conversation over to another agent.
+    /// Hands the conversation over to another agent, by its name. One that cannot be reached from here is the call's
+    /// error, which the model is told.
     pub fn transfer_to_agent(&self, agent: impl Into<String>) {
         self.0.actions().transfer_to_agent = Some(agent.into());
     }
 
-    /// Hands the conversation back to the parent agent.
+    /// Hands the conversation back to the parent agent. An agent without one ends its turn.
     pub fn escalate(&self) {
         self.0.actions().escalate = true;
     }

@@ -201,7 +201,9 @@ impl Tool {
         self
     }
 
-    /// The same, whose work goes on after it has answered: its answer is a receipt, not the result.
+    /// The same, whose work goes on after it has answered: its answer is a receipt, not the result, which a later turn
+    /// may bring with [`Resume::result`](crate::Resume::result). Its calls are in `longRunningToolIds` of the events that
+    /// ask for them and that answer them.
     #[must_use]
     pub fn long_running(mut self) -> Self {
         self.long_running = true;

@@ -8,7 +8,10 @@ mod support;
 
 mod tools;
 
+mod agent_tools;
 mod asking;
 mod calling;
+mod events;
 mod generating;
 mod interrupting;
+mod subagents;

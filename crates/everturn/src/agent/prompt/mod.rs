@@ -18,8 +18,14 @@
 //! # Ok(()) }
 //! ```
 
+mod agent_tool;
+mod floor;
 mod hook;
+mod late;
+mod seat;
+mod shown;
 mod speaking;
+mod team;
 mod template;
 mod turn;
 
@@ -30,6 +36,8 @@ use schemars::JsonSchema;
 
 pub use hook::{Hook, HookContext, HookError, HookResult, Preparation, StopVerdict, ToolAnswer, ToolCall, ToolVerdict};
 
+use team::{Child, Team};
+
 use super::builder::AgentBuilder;
 use super::definition::Handler;
 use super::{Agent, CustomState};
@@ -39,7 +47,7 @@ use crate::message::Message;
 use crate::model::generation::MAX_ITERATIONS;
 use crate::model::{Model, ToolMode};
 use crate::schema::Schema;
-use crate::tool::{Tool, check_all};
+use crate::tool::Tool;
 use crate::{Error, Result};
 
 type Instructions<S> = dyn Fn(&Session<S>) -> Result<String> + Send + Sync;
@@ -75,6 +83,8 @@ pub struct Prompt<S = Json> {
     max_iterations: usize,
     output: Option<Result<Json>>,
     hooks: Vec<Arc<dyn Hook<S>>>,
+    sub_agents: Vec<Arc<Child<S>>>,
+    agent_tools: Vec<Arc<Child<S>>>,
 }
 
 impl<S> Clone for Prompt<S> {
@@ -93,6 +103,8 @@ impl<S> Clone for Prompt<S> {
             max_iterations: self.max_iterations,
             output,
             hooks: self.hooks.clone(),
+            sub_agents: self.sub_agents.clone(),
+            agent_tools: self.agent_tools.clone(),
         }
     }
 }
@@ -123,6 +135,8 @@ impl<S: CustomState> Prompt<S> {
             max_iterations: MAX_ITERATIONS,
             output: None,
             hooks: Vec::new(),
+            sub_agents: Vec::new(),
+            agent_tools: Vec::new(),
         }
     }
 
@@ -169,7 +183,7 @@ impl<S: CustomState> Prompt<S> {
         self
     }
 
-    /// How often the model may be asked in one turn: 16 times unless set.
+    /// How often the model may be asked in one turn, or each time it is handed the conversation: 16 times unless set.
     pub fn max_iterations(mut self, most: usize) -> Self {
         self.max_iterations = most;
         self
@@ -194,9 +208,68 @@ impl<S: CustomState> Prompt<S> {
         self
     }
 
-    /// Checked, and with what is compiled once compiled.
-    fn ready(&self) -> Result<Ready<S>> {
-        check_all(&self.tools)?;
+    /// An agent that the conversation can be handed over to, with its own model, instructions, tools, settings and
+    /// hooks; it may have sub-agents itself.
+    ///
+    /// The model finds a tool `transfer_to_agent` by which it hands over to a sub-agent, to its own parent or to another
+    /// sub-agent of that parent. Whoever was handed the conversation goes on in the same turn, and is still the one who
+    /// answers in the next, until it hands over in its turn; a tool of its can also
+    /// [`escalate`](crate::tool::ToolContext::escalate) to its parent. A conversation that is handed over more than 16
+    /// times in one turn fails it.
+    ///
+    /// A sub-agent sees what people said, its own part of the conversation and that of the agents above it, whose calls
+    /// and answers it is told in words. It sees nothing of its siblings, and nobody above sees what it said.
+    ///
+    /// ```
+    /// use everturn::model::{Reply, ScriptedModel};
+    /// use everturn::{Agent, Init, Prompt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> everturn::Result<()> {
+    /// let sales = ScriptedModel::new([Reply::text("A pot is 12 euros."), Reply::text("Two are 24.")]);
+    /// let front = ScriptedModel::new([Reply::call("transfer_to_agent", r#"{"agent":"sales"}"#)]);
+    /// let prompt = Prompt::new(front).sub_agent("sales", "Knows all prices.", Prompt::new(sales));
+    /// let agent = Agent::prompt("shop", prompt).build()?;
+    ///
+    /// let first = agent.run_text("What is a teapot?", Init::new()).await?;
+    /// assert_eq!(first.text(), "A pot is 12 euros.");
+    /// // The one who spoke last goes on.
+    /// let second = agent.run_text("And two?", Init::state(first.state.to_session_state())).await?;
+    /// assert_eq!(second.text(), "Two are 24.");
+    /// # Ok(()) }
+    /// ```
+    pub fn sub_agent(mut self, name: impl Into<String>, description: impl Into<String>, prompt: Prompt<S>) -> Self {
+        self.sub_agents.push(Arc::new(Child { name: name.into(), description: description.into(), prompt }));
+        self
+    }
+
+    /// An agent as a tool: the model asks it something (`{"request": "…"}`), it works with its own model, tools and hooks
+    /// inside the call, and the call's answer is what it says last, or its [`output`](Self::output). Calls run side by
+    /// side as those of other tools do.
+    ///
+    /// It sees its request and nothing else of the conversation; it shares the session's state. What it says is stored
+    /// with the turn, counted where it was spent, and not streamed. If it fails, the turn fails. Nobody can be asked
+    /// while it works: a tool of its that interrupts or needs approval is told to its model as an error. Use
+    /// [`sub_agent`](Self::sub_agent) for agents whose tools ask people.
+    ///
+    /// ```
+    /// use everturn::model::{Reply, ScriptedModel};
+    /// use everturn::{Agent, Init, Prompt};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> everturn::Result<()> {
+    /// let counter = ScriptedModel::new([Reply::text("42")]);
+    /// let asking = ScriptedModel::new([Reply::call("counter", r#"{"request":"6 * 7"}"#), Reply::text("It is 42.")]);
+    /// let prompt = Prompt::new(asking).agent_tool("counter", "Counts.", Prompt::new(counter));
+    /// let agent = Agent::prompt("helper", prompt).build()?;
+    /// assert_eq!(agent.run_text("What is six times seven?", Init::new()).await?.text(), "It is 42.");
+    /// # Ok(()) }
+    /// ```
+    pub fn agent_tool(mut self, name: impl Into<String>, description: impl Into<String>, prompt: Prompt<S>) -> Self {
+        self.agent_tools.push(Arc::new(Child { name: name.into(), description: description.into(), prompt }));
+        self
+    }
+
+    /// Checked, and with what is compiled once compiled. What it has because of others its team adds.
+    fn ready(&self, name: String, path: String) -> Result<Ready<S>> {
         if self.max_iterations == 0 {
             return Err(Error::invalid("a prompt with max_iterations 0 would never ask its model: allow at least 1"));
         }
@@ -205,29 +278,51 @@ impl<S: CustomState> Prompt<S> {
         if let Some(System::Template(text)) = &self.system {
             template::check(text)?;
         }
-        Ok(Ready { prompt: self.clone(), output })
+        Ok(Ready {
+            prompt: self.clone(),
+            output,
+            name,
+            description: String::new(),
+            path,
+            noted: None,
+            parent: None,
+            reach: Vec::new(),
+            tools: Vec::new(),
+        })
     }
 }
 
-/// A prompt that was checked.
-pub(super) struct Ready<S> {
+/// A prompt that was checked, as a member of its team.
+struct Ready<S> {
     prompt: Prompt<S>,
     output: Option<Schema>,
+    name: String,
+    description: String,
+    /// The agents on the way to it, like `planner.researcher`.
+    path: String,
+    /// The path as its messages note it: nothing for the root of a conversation.
+    noted: Option<String>,
+    parent: Option<usize>,
+    /// Whom it may hand over to.
+    reach: Vec<usize>,
+    /// Its own tools, and those it has because of others.
+    tools: Vec<Tool>,
 }
 
 impl<S: CustomState> Agent<S> {
     /// An agent that asks a model: instructions, conversation and tools go in, and what is said is stored.
     pub fn prompt(name: impl Into<String>, prompt: Prompt<S>) -> AgentBuilder<S> {
-        match prompt.ready() {
-            Ok(ready) => {
-                let ready = Arc::new(ready);
+        let name = name.into();
+        match Team::new(&name, &prompt) {
+            Ok(team) => {
+                let team = Arc::new(team);
                 let handler = move |turn| -> super::definition::HandlerFuture {
-                    let ready = ready.clone();
-                    Box::pin(async move { turn::run(&ready, crate::live::Turn::of(turn)).await })
+                    let team = team.clone();
+                    Box::pin(async move { turn::run(&team, crate::live::Turn::of(turn)).await })
                 };
-                AgentBuilder::new(name.into(), Handler::PerTurn(Arc::new(handler)))
+                AgentBuilder::new(name, Handler::PerTurn(Arc::new(handler)))
             }
-            Err(error) => AgentBuilder::broken(name.into(), error),
+            Err(error) => AgentBuilder::broken(name, error),
         }
     }
 }

@@ -1,14 +1,18 @@
 //! One turn of a prompt agent.
 
-use std::sync::Mutex;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use super::floor::{Ended, Floor, converse};
 use super::hook::{HookContext, Preparation, StopVerdict};
+use super::late::late;
+use super::seat::Seat;
+use super::shown::shown;
 use super::speaking::{Speaking, heard};
-use super::{Ready, System, template};
+use super::team::{Speaker, Team};
+use super::{System, template};
 use crate::agent::{CustomState, Handled};
-use crate::event::Event;
 use crate::interrupt::{Resume, is_waiting, slots, waits};
 use crate::json::Json;
 use crate::live::{Session, Turn};
@@ -18,27 +22,56 @@ use crate::schema::Schema;
 use crate::snapshot::FinishReason;
 use crate::{Error, ErrorKind};
 
-pub(super) async fn run<S: CustomState>(ready: &Ready<S>, turn: Turn<S>) -> Handled<Option<Json>> {
+pub(super) async fn run<S: CustomState>(team: &Team<S>, turn: Turn<S>) -> Handled<Option<Json>> {
     let session = turn.session().clone();
-    let resume = turn.input().resume.as_ref().map(Resume::read).transpose()?;
+    let mut resume = turn.input().resume.as_ref().map(Resume::read).transpose()?;
     check_input(&turn, resume.as_ref())?;
+    let before = session.messages();
     session.run().restore_earlier()?;
-    let author = session.run().def.name.to_string();
-    let speaking = Speaking {
-        ready,
-        path: author.clone(),
-        author,
-        session: session.clone(),
-        responder: turn.responder(),
-        context: HookContext::new(session.clone(), turn.input().clone()),
-        prepared: Mutex::default(),
-    };
+    let context = Arc::new(HookContext::new(session.clone(), turn.input().clone()));
+    let floor = Floor { team, session: session.clone(), context, call: None };
     if resume.is_none() && turn.index() == 0 {
-        for hook in speaking.hooks() {
-            heard("session_start", hook.session_start(&speaking.context).await)?;
+        let root = Speaking::new(&floor, 0);
+        let start = async {
+            for hook in root.hooks() {
+                heard("session_start", hook.session_start(&root.context).await)?;
+            }
+            Ok(())
+        };
+        root.noted(start).await?;
+    }
+    let mut first = first(team, &session)?;
+    if let Some(late) = resume.as_ref().and_then(|resume| late(team, &before, resume)) {
+        resume = None;
+        // An attempt that died has taken it in already.
+        if session.messages().len() == before.len() {
+            Speaking::new(&floor, late.member).add_late(&late.message)?;
+            first = late.member;
         }
     }
-    let generated = generate(&speaking, resume).await?;
+    let ended = converse(&floor, first, resume).await?;
+    turn.finish_reason(ended.generated.finish_reason)?;
+    Ok(ended.output)
+}
+
+/// Who speaks first.
+fn first<S: CustomState>(team: &Team<S>, session: &Session<S>) -> Handled<usize> {
+    let messages = session.messages();
+    match team.speaker(&messages, None) {
+        Speaker::Member(member) => Ok(member),
+        Speaker::Gone(path) if messages.last().is_some_and(is_waiting) => Err(Error::new(
+            ErrorKind::WrongMode,
+            format!("agent {path:?} waits for an answer and is not there any more: bring it back, or start before the question"),
+        )
+        .into()),
+        Speaker::Gone(_) => Ok(0),
+    }
+}
+
+/// Lets one agent speak until it has answered, handed over or must ask.
+pub(super) async fn speak<S: CustomState>(speaking: &Speaking<'_, S>, resume: Option<Resume>) -> Handled<Ended> {
+    let ready = speaking.ready;
+    let generated = generate(speaking, resume).await?;
     let asked = generated.interrupts();
     if !asked.is_empty() {
         for hook in speaking.hooks() {
@@ -48,11 +81,13 @@ pub(super) async fn run<S: CustomState>(ready: &Ready<S>, turn: Turn<S>) -> Hand
     for hook in speaking.hooks() {
         heard("after_generation", hook.after_generation(&speaking.context, &generated).await)?;
     }
-    turn.finish_reason(generated.finish_reason)?;
-    match (&ready.output, generated.finish_reason) {
-        (Some(schema), FinishReason::Stop) => output(schema, ready.prompt.model.name(), &generated.message).map(Some),
-        _ => Ok(None),
-    }
+    let output = match (&ready.output, generated.finish_reason) {
+        (Some(schema), FinishReason::Stop) if !generated.actions.ends_generation() => {
+            Some(output(schema, ready.prompt.model.name(), &generated.message)?)
+        }
+        _ => None,
+    };
+    Ok(Ended { generated, output })
 }
 
 /// A turn is given what a user says, or answers to what was asked, and never both.
@@ -63,6 +98,11 @@ fn check_input<S: CustomState>(turn: &Turn<S>, resume: Option<&Resume>) -> Handl
             "a turn is given messages of the role `user` only: the others are said by the agent",
         )
         .into());
+    }
+    if said.iter().any(|message| Seat::of(message) != Seat::default()) {
+        return Err(
+            Error::invalid("a message that is sent belongs to no sub-agent: leave out `metadata.agentPath`").into()
+        );
     }
     let messages = turn.messages();
     let before = messages.len().checked_sub(said.len() + 1).and_then(|index| messages.get(index));
@@ -85,7 +125,7 @@ async fn generate<S: CustomState>(speaking: &Speaking<'_, S>, mut resume: Option
     loop {
         let request = request(speaking).await?;
         let mut generation = Generation::new(&*prompt.model, request)
-            .tools(prompt.tools.iter().cloned())
+            .tools(speaking.ready.tools.iter().cloned())
             .tool_mode(prompt.mode)
             .max_iterations(left);
         if let Some(resume) = resume.take() {
@@ -93,7 +133,8 @@ async fn generate<S: CustomState>(speaking: &Speaking<'_, S>, mut resume: Option
         }
         let generated = generation.observed(speaking).await?;
         left = left.saturating_sub(generated.iterations);
-        if generated.finish_reason == FinishReason::Interrupted {
+        let handed_over = speaking.team.next(speaking.at, &generated.actions).is_some();
+        if generated.finish_reason == FinishReason::Interrupted || handed_over {
             return Ok(generated);
         }
         let mut more = Vec::new();
@@ -107,8 +148,7 @@ async fn generate<S: CustomState>(speaking: &Speaking<'_, S>, mut resume: Option
         if more.is_empty() {
             return Ok(generated);
         }
-        let event = Event::user(Message::user(more.join("\n")));
-        speaking.session.run().work().add_event(event)?;
+        speaking.tell(&more.join("\n"))?;
     }
 }
 
@@ -124,7 +164,8 @@ async fn request<S: CustomState>(speaking: &Speaking<'_, S>) -> Handled<ModelReq
         Some(System::Template(text)) => Some(text.clone()),
         Some(System::Function(instructions)) => Some(instructions(session)?),
     };
-    let mut prepared = Preparation { system, messages: session.model_messages(), reminders: Vec::new() };
+    let messages = shown(session.model_messages(), &speaking.seat, &speaking.team.root().name);
+    let mut prepared = Preparation { system, messages, reminders: Vec::new() };
     for hook in speaking.hooks() {
         heard("before_generation", hook.before_generation(&speaking.context, &mut prepared).await)?;
     }

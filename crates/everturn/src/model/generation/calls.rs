@@ -10,8 +10,8 @@ use super::hook::{Earlier, Ledger, Observer, Verdict};
 use crate::agent::{Failure, Handled};
 use crate::event::EventActions;
 use crate::interrupt::{
-    Approval, INTERRUPT, IS_ERROR, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState, approval_question, slots,
-    unknown_question,
+    Approval, INTERRUPT, IS_ERROR, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState, approval_question,
+    is_gate, slots, unknown_question,
 };
 use crate::json::Json;
 use crate::message::{Message, Role};
@@ -23,6 +23,11 @@ use crate::tool::{Asked, Tool, Unknown};
 /// Notes on a request that waits for its siblings, beside its output.
 const PENDING_ERROR: &str = "pendingError";
 const PENDING_CONTEXT: &str = "pendingContext";
+const PENDING_ACTIONS: &str = "pendingActions";
+
+/// What a model is told that asked for a person where there is none.
+const NOBODY_TO_ASK: &str = "this call needs a person's answer, and nobody can be asked while an agent works as a tool: \
+                             do without it, and say in your answer what a person has to decide";
 
 /// One call of a tool.
 #[derive(Clone, Debug)]
@@ -108,7 +113,8 @@ impl Round<'_> {
         let resumed = match (&slot.state, said) {
             (SlotState::Done(output), _) => {
                 let is_error = slot.part.metadata(PENDING_ERROR).is_some();
-                return Ok(Plan::Settled(Outcome::Kept(Answer { is_error, ..Answer::of(output.clone()) })));
+                let actions = slot.part.metadata(PENDING_ACTIONS).and_then(|json| json.to().ok()).unwrap_or_default();
+                return Ok(Plan::Settled(Outcome::Kept(Answer { is_error, actions, ..Answer::of(output.clone()) })));
             }
             (SlotState::Waiting(payload), None) => return Ok(Plan::Settled(Outcome::Waits(payload.clone()))),
             (_, Some(Said::Output(output))) => return Ok(Plan::Settled(Outcome::New(Answer::of(output)))),
@@ -125,9 +131,9 @@ impl Round<'_> {
             };
             return new(Answer::error(&text));
         };
-        if tool.needs_approval {
+        if tool.needs_approval || is_gate(slot) {
             match resumed.as_ref().and_then(|json| json.to::<Approval>().ok()) {
-                None => return Ok(Plan::Settled(Outcome::Waits(approval_question()))),
+                None => return Ok(Plan::Settled(self.waits(approval_question()))),
                 Some(Approval { approved: false, reason }) => {
                     let why = reason.map_or_else(String::new, |reason| format!(": {reason}"));
                     return new(Answer::error(&format!("a person did not allow this call{why}")));
@@ -140,7 +146,7 @@ impl Round<'_> {
             Some(Earlier::Failed(output)) => return new(Answer { is_error: true, ..Answer::of(output) }),
             Some(Earlier::Unknown(id)) => match tool.unknown {
                 Unknown::RunAgain => id,
-                Unknown::Ask => return Ok(Plan::Settled(Outcome::Waits(unknown_question()))),
+                Unknown::Ask => return Ok(Plan::Settled(self.waits(unknown_question()))),
             },
             None => self.ledger.map_or_else(fresh_id, |ledger| ledger.next_call()),
         };
@@ -149,6 +155,11 @@ impl Round<'_> {
             Verdict::Run => Ok(Plan::Run(call, tool.clone())),
             Verdict::Answer(answer) => new(answer),
         }
+    }
+
+    /// A call that waits for a person, or cannot.
+    fn waits(&self, payload: Json) -> Outcome {
+        if self.observer.in_call() { Outcome::New(Answer::error(NOBODY_TO_ASK)) } else { Outcome::Waits(payload) }
     }
 
     async fn parallel(&self, plans: Vec<Plan>) -> Handled<Vec<Outcome>> {
@@ -195,22 +206,27 @@ impl Round<'_> {
     async fn call(&self, call: &Call, tool: &Tool) -> Handled<Outcome> {
         let cancel = self.ledger.map_or_else(CancellationToken::new, |ledger| ledger.cancel());
         let asked = Asked::new(call.id.clone(), call.request.clone(), call.resumed.clone(), cancel);
+        let by = self.observer.author();
         match run(tool, Arc::new(asked)).await {
-            Ran::Answered(answer) => {
-                if let Some(ledger) = self.ledger {
-                    ledger.ended(&call.id, tool.name(), &answer).await?;
-                }
-                Ok(Outcome::New(answer))
-            }
-            Ran::Interrupted(payload) => {
+            Ran::Interrupted(payload) if !self.observer.in_call() => {
                 if let Some(ledger) = self.ledger {
                     ledger.interrupted(&call.id, tool.name(), &payload);
                 }
                 Ok(Outcome::Waits(payload))
             }
+            ran @ (Ran::Answered(_) | Ran::Interrupted(_)) => {
+                let answer = match ran {
+                    Ran::Answered(answer) => answer,
+                    _ => Answer::error(NOBODY_TO_ASK),
+                };
+                if let Some(ledger) = self.ledger {
+                    ledger.ended(&call.id, tool.name(), &answer, by).await?;
+                }
+                Ok(Outcome::New(answer))
+            }
             Ran::Fatal(failure) => {
                 if let Some(ledger) = self.ledger {
-                    ledger.ended(&call.id, tool.name(), &Answer::error(&failure.to_string())).await?;
+                    ledger.ended(&call.id, tool.name(), &Answer::error(&failure.to_string()), by).await?;
                 }
                 Err(failure)
             }
@@ -268,6 +284,10 @@ impl Round<'_> {
                 if answer.is_error {
                     part = part.with_metadata(PENDING_ERROR, &Json::trusted("true"));
                 }
+                // What it asked the runtime to do is done when its siblings have answered too.
+                if let Some(actions) = Some(&answer.actions).filter(|actions| !actions.is_empty()) {
+                    part = part.with_metadata(PENDING_ACTIONS, &Json::from_value(actions).unwrap_or_default());
+                }
                 match context.as_ref().and_then(|text| Json::from_value(text).ok()) {
                     Some(text) => part.with_metadata(PENDING_CONTEXT, &text),
                     None => part,
@@ -277,8 +297,7 @@ impl Round<'_> {
             Outcome::Kept(_) | Outcome::Open => slot.part.clone(),
         });
         let message = with_requests(message, noted.collect());
-        let answers = outcomes.into_iter().filter_map(Outcome::new_answer).collect::<Vec<_>>();
-        self.observer.rewritten(&message, &answers).await?;
+        self.observer.rewritten(&message).await?;
         Ok(Came::Interrupted(message))
     }
 
@@ -292,7 +311,7 @@ impl Round<'_> {
     ) -> Handled<Came> {
         let model = with_requests(message, slots.iter().map(|slot| resolved(&slot.part)).collect());
         if model != *message {
-            self.observer.rewritten(&model, &[]).await?;
+            self.observer.rewritten(&model).await?;
         }
         let mut parts = Vec::with_capacity(slots.len());
         let mut answers = Vec::new();
@@ -318,22 +337,13 @@ impl Round<'_> {
     }
 }
 
-impl Outcome {
-    fn new_answer(self) -> Option<Answer> {
-        match self {
-            Self::New(answer) => Some(answer),
-            _ => None,
-        }
-    }
-}
-
 pub(super) fn fresh_id() -> String {
     uuid::Uuid::now_v7().to_string()
 }
 
 /// A request without what was noted on it while its siblings waited. That a person was asked stays visible.
 fn resolved(part: &Part) -> Part {
-    let noted = [PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, INTERRUPT];
+    let noted = [PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, PENDING_ACTIONS, INTERRUPT];
     if noted.iter().all(|key| part.metadata(key).is_none()) {
         return part.clone();
     }

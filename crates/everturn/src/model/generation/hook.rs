@@ -43,6 +43,13 @@ pub(crate) enum Earlier {
     Unknown(String),
 }
 
+/// Who speaks, as events name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Author {
+    pub(crate) name: String,
+    pub(crate) path: String,
+}
+
 /// Writes down what tools do, so that a turn that died shows it and a retry need not repeat it.
 #[async_trait]
 pub(crate) trait Ledger: Send + Sync {
@@ -58,8 +65,8 @@ pub(crate) trait Ledger: Send + Sync {
     /// Calls are about to run: durable when it returns.
     async fn started(&self, calls: &[(&str, &ToolRequest)]) -> Result<()>;
 
-    /// A call has answered: durable when it returns.
-    async fn ended(&self, call: &str, name: &str, answer: &Answer) -> Result<()>;
+    /// A call has answered: durable when it returns. What it changed is told in the name of whoever asked for it.
+    async fn ended(&self, call: &str, name: &str, answer: &Answer, asked_by: Option<&Author>) -> Result<()>;
 
     /// A call asked for a person instead of answering.
     fn interrupted(&self, call: &str, name: &str, payload: &Json);
@@ -79,6 +86,17 @@ pub(crate) enum Verdict {
 /// Follows a generation and may change it.
 #[async_trait]
 pub(crate) trait Observer: Send + Sync {
+    /// Who speaks, where several do.
+    fn author(&self) -> Option<&Author> {
+        None
+    }
+
+    /// Whether all this happens inside a call of a tool. Nobody can be asked there, because the call must answer; and
+    /// what stands between a call and its answer is no point to go on from.
+    fn in_call(&self) -> bool {
+        false
+    }
+
     /// The model is about to be asked.
     async fn asking(&self, _request: &mut ModelRequest) -> Handled {
         Ok(())
@@ -107,8 +125,8 @@ pub(crate) trait Observer: Send + Sync {
         Ok(None)
     }
 
-    /// The model's last message is now this one; these of its calls have answered and wait for the others.
-    async fn rewritten(&self, _message: &Message, _answers: &[Answer]) -> Handled {
+    /// The model's last message is now this one: what its calls wait for is noted on it, or no longer.
+    async fn rewritten(&self, _message: &Message) -> Handled {
         Ok(())
     }
 

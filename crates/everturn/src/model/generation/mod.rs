@@ -228,7 +228,9 @@ impl Running<'_> {
                 Came::Answered(answered) => {
                     self.replace_last(answered.model);
                     self.conversation.push(answered.tool);
-                    if let Some(ledger) = &self.ledger {
+                    if let Some(ledger) = &self.ledger
+                        && !self.observer.in_call()
+                    {
                         ledger.iteration_end().await?;
                     }
                     if answered.actions.ends_generation() {
