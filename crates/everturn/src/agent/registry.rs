@@ -82,10 +82,14 @@ pub trait AgentClient: Send + Sync {
     async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>>;
 
     /// Aborts the turn behind a snapshot; what it was before is the answer, nothing if there is none.
-    async fn abort(&self, id: SnapshotId) -> Result<Option<SnapshotStatus>>;
+    async fn abort(&self, _id: SnapshotId) -> Result<Option<SnapshotStatus>> {
+        Err(Error::unsupported("this agent runs elsewhere, and its turns cannot be aborted from here"))
+    }
 
     /// Waits until what became of the turn behind a snapshot is final, or so long.
-    async fn wait(&self, id: SnapshotId, within: Option<Duration>) -> Result<Snapshot>;
+    async fn wait(&self, _id: SnapshotId, _within: Option<Duration>) -> Result<Snapshot> {
+        Err(Error::unsupported("this agent runs elsewhere, and its turns cannot be waited for from here"))
+    }
 
     /// Looks after turns in the background whose process died. An agent that runs elsewhere is looked after there.
     async fn recover(&self) -> Result<Vec<Recovered>> {
