@@ -96,7 +96,7 @@ pub use schema::SchemaViolation;
 pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
-pub use stream::{Chunk, StreamLimits, TurnEnd};
+pub use stream::{Chunk, Position, StreamLimits, TurnEnd};
 pub use turn::{
     Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
     Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus,

@@ -444,6 +444,8 @@ pub struct RunningTurn {
     pub status: TurnStatus,
     /// Whether it holds its branch's lease.
     pub leased: bool,
+    /// Whether it goes on in the background: the snapshot it has reserved is a pending row.
+    pub detached: bool,
     /// The snapshot id it has reserved.
     pub snapshot_id: Option<SnapshotId>,
     /// When it began.

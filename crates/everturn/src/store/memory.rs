@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::Watch;
 use super::engine::{
     ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, Interval, KeyRow, ListBy, ListScan, Only, Owner,
-    Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, Sync, TurnRow, Visit, VisitPacked,
-    Write, engine_store,
+    PackAt, PackMeta, PackRow, Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow,
+    StreamRow, Sync, TurnRow, Visit, VisitPacked, Write, engine_store,
 };
 use super::request::*;
 use crate::clock::Clock;
@@ -20,7 +20,7 @@ use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
 use crate::state::{PointState, Scope, ScopedState};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
-use crate::{AppName, BranchName, Result, SnapshotId, TurnId, TurnKey, UserId};
+use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnId, TurnKey, UserId};
 
 /// A store in memory. Everything it holds goes with it; apart from that it keeps every promise the others keep.
 ///
@@ -74,6 +74,13 @@ impl MemoryOptions {
         self
     }
 
+    /// How long the stream of a turn that has ended stays readable: ten minutes unless set.
+    #[must_use]
+    pub fn stream_grace(mut self, grace: Duration) -> Self {
+        self.0.stream_grace = grace;
+        self
+    }
+
     /// How many bytes of decoded state are kept at hand.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
@@ -88,6 +95,7 @@ impl MemoryOptions {
             tables: RwLock::default(),
             clock: self.0.clock.clone(),
             lease: u64::try_from(self.0.lease.as_micros()).unwrap_or(u64::MAX),
+            stream_grace: u64::try_from(self.0.stream_grace.as_micros()).unwrap_or(u64::MAX),
         };
         MemoryStore(Engine::new(memory, self.0))
     }
@@ -114,6 +122,7 @@ struct Memory {
     tables: RwLock<Tables>,
     clock: Arc<dyn Clock>,
     lease: u64,
+    stream_grace: u64,
 }
 
 /// All writers are this process, and it is alive.
@@ -127,6 +136,7 @@ impl Memory {
             boot: self.clock.boot_id(),
             owner: OWNER,
             lease: self.lease,
+            stream_grace: self.stream_grace,
             holds_lock: &|_| true,
         }
     }
@@ -181,6 +191,10 @@ struct Tables {
     scopes: BTreeMap<ScopeKey, BTreeMap<String, Json>>,
     artifacts: BTreeMap<(u64, String, u64), ArtifactRow>,
     blobs: BTreeMap<(u64, Digest), Vec<u8>>,
+    packs: BTreeMap<(u64, u64, u64), PackRow>,
+    streams: BTreeMap<(u64, u64), StreamRow>,
+    /// Streams with packs, by the time their turns ended.
+    ended: BTreeSet<(Timestamp, u64, u64)>,
     /// Live sessions by the position of their last record, and by number.
     updated: BTreeMap<u64, u64>,
     created: BTreeMap<u64, u64>,
@@ -322,6 +336,35 @@ impl Read for Tables {
         Ok(self.blobs.keys().any(|(of, _)| *of == tree))
     }
 
+    fn pack(&self, num: u64, turn: u64, at: PackAt) -> Result<Option<PackMeta>> {
+        let mut packs = self.packs.range((num, turn, 0)..=(num, turn, u64::MAX));
+        let found = match at {
+            PackAt::Oldest => packs.next(),
+            PackAt::Newest => packs.next_back(),
+        };
+        Ok(found.map(|(_, row)| row.meta))
+    }
+
+    fn packs(&self, num: u64, turn: u64, chunk: u64, visit: Visit<'_, PackRow>) -> Result<()> {
+        let before = self.packs.range((num, turn, 0)..=(num, turn, chunk)).next_back();
+        let first = before.map_or(chunk, |(_, row)| row.meta.first);
+        for row in self.packs.range((num, turn, first)..=(num, turn, u64::MAX)).map(|(_, row)| row) {
+            if visit(row.clone())? == Flow::Stop {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(&self, num: u64, turn: u64) -> Result<Option<StreamRow>> {
+        Ok(self.streams.get(&(num, turn)).copied())
+    }
+
+    fn stream_ended_by(&self, time: Timestamp) -> Result<Option<StreamRow>> {
+        let first = self.ended.first().filter(|(ended_at, _, _)| *ended_at <= time);
+        Ok(first.and_then(|(_, num, turn)| self.streams.get(&(*num, *turn))).copied())
+    }
+
     fn position(&self) -> Result<u64> {
         Ok(self.positions)
     }
@@ -459,6 +502,32 @@ impl Write for Tables {
         Ok(())
     }
 
+    fn put_pack(&mut self, row: &PackRow) -> Result<()> {
+        self.packs.insert((row.meta.num, row.meta.turn, row.meta.first), row.clone());
+        Ok(())
+    }
+
+    fn remove_pack(&mut self, meta: &PackMeta) -> Result<()> {
+        self.packs.remove(&(meta.num, meta.turn, meta.first));
+        Ok(())
+    }
+
+    fn remove_packs(&mut self, num: u64, turn: u64) -> Result<()> {
+        self.packs.extract_if((num, turn, 0)..=(num, turn, u64::MAX), |_, _| true).for_each(drop);
+        Ok(())
+    }
+
+    fn put_stream(&mut self, row: &StreamRow) -> Result<()> {
+        let old = self.streams.insert((row.num, row.turn), *row);
+        if let Some(ended_at) = old.and_then(|old| old.ended_at) {
+            self.ended.remove(&(ended_at, row.num, row.turn));
+        }
+        if let Some(ended_at) = row.ended_at {
+            self.ended.insert((ended_at, row.num, row.turn));
+        }
+        Ok(())
+    }
+
     fn remove_records(&mut self, num: u64, from: u64, to: u64, segment: u64, limit: usize) -> Result<usize> {
         let rows = self.records.range((num, from)..=(num, to));
         let gone: Vec<_> =
@@ -475,6 +544,9 @@ impl Write for Tables {
         self.turns.retain(|(of, _), _| *of != num);
         self.keys.retain(|(of, _), _| *of != num);
         self.snapshots.retain(|_, row| row.num != num);
+        self.packs.retain(|(of, _, _), _| *of != num);
+        self.streams.retain(|(of, _), _| *of != num);
+        self.ended.retain(|(_, of, _)| *of != num);
         Ok(())
     }
 

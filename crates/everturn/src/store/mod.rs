@@ -101,6 +101,22 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// old fence refused. `Busy` while the writer lives.
     async fn take_over(&self, turn: TurnId) -> Result<Begun>;
 
+    /// Keeps chunks of a turn's stream, in a place of their own: visible to every process when it returns, on disk no
+    /// later than the next durable write. Refused like a step; and as `Invalid`, with nothing kept, unless they begin
+    /// with the attempt's next number. They are no part of the session: no record, no digest, no listing and no watch
+    /// shows them, no fork has them, and they are no sign of life.
+    ///
+    /// The stream is bounded by [`Limits::stream`], from the oldest chunks on. It goes when its attempt is void, when
+    /// the session is deleted, and a grace period after the turn's end.
+    async fn keep_chunks(&self, pack: KeepChunks) -> Result<()>;
+
+    /// Chunks of a turn's stream, while it runs and after, from one moment with what is known about the turn. Pages
+    /// read one after the other have no gap and no repeat, through any handle; where chunks are gone the page says so.
+    ///
+    /// An unknown turn, or one of a deleted session, is `NotFound`; a position beyond the stream's end, or in an attempt
+    /// that does not exist, is `Invalid`.
+    async fn chunks(&self, query: ChunkQuery) -> Result<ChunkPage>;
+
     /// Turns that have begun and not ended, of one session or of all.
     async fn running(&self, session: Option<&SessionKey>) -> Result<Vec<RunningTurn>>;
 

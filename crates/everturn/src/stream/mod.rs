@@ -1,8 +1,10 @@
-//! What leaves an agent while it works: chunks, and the queue they wait in.
+//! What leaves an agent while it works: chunks, their places, and the queue they wait in.
 
 mod chunk;
+mod position;
 mod queue;
 
 pub use chunk::{Chunk, TurnEnd};
+pub use position::Position;
 pub use queue::StreamLimits;
 pub(crate) use queue::{Reader, Receiver, Room, Sender, channel};

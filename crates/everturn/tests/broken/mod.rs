@@ -53,6 +53,8 @@ passed_on! {
     abort(turn: TurnRef) -> Aborted;
     renew(fence: &Fence) -> ();
     take_over(turn: TurnId) -> Begun;
+    keep_chunks(pack: KeepChunks) -> ();
+    chunks(query: ChunkQuery) -> ChunkPage;
     running(session: Option<&SessionKey>) -> Vec<RunningTurn>;
     turn(turn: TurnId) -> Option<TurnRecord>;
     state(at: At) -> Option<PointState>;

@@ -124,6 +124,8 @@ passed_on! {
     abort(turn: TurnRef) -> Aborted;
     renew(fence: &Fence) -> (), fails as Write::Renew;
     take_over(turn: TurnId) -> Begun;
+    keep_chunks(pack: KeepChunks) -> ();
+    chunks(query: ChunkQuery) -> ChunkPage;
     running(session: Option<&SessionKey>) -> Vec<RunningTurn>;
     turn(turn: TurnId) -> Option<TurnRecord>;
     state(at: At) -> Option<PointState>;

@@ -160,6 +160,7 @@ fn write_begin(
         snapshot: request.snapshot,
         scopes: prepared.scopes.clone(),
         artifacts: Vec::new(),
+        streams: false,
         began_at: ctx.env.now,
         beat: ctx.env.beat(),
     };

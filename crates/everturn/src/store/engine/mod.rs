@@ -20,6 +20,7 @@ mod read;
 mod rules;
 mod sessions;
 mod snapshots;
+mod streams;
 mod tables;
 mod turns;
 mod verify;
@@ -37,6 +38,8 @@ pub(crate) use body::{put_varint, take_varint};
 pub(crate) use line::Interval;
 pub(crate) use read::members;
 pub(crate) use rules::{Ctx, Env};
+#[cfg(feature = "sqlite")]
+pub(crate) use streams::sweep_at_opening;
 pub(crate) use tables::*;
 
 use cache::StateCache;
@@ -95,6 +98,8 @@ pub(crate) struct Config {
     /// How often changes by other processes are looked for.
     pub(crate) poll: Duration,
     pub(crate) limits: Limits,
+    /// How long the stream of a turn that has ended stays.
+    pub(crate) stream_grace: Duration,
     pub(crate) cache_bytes: u64,
 }
 
@@ -105,6 +110,7 @@ impl Default for Config {
             lease: Duration::from_secs(60),
             poll: Duration::from_millis(100),
             limits: Limits::default(),
+            stream_grace: Duration::from_secs(600),
             cache_bytes: 64 << 20,
         }
     }
@@ -395,6 +401,16 @@ impl<B: Backend> Inner<B> {
         self.backend.read(move |read, _| read::artifacts(read, &query)).await
     }
 
+    pub(crate) async fn keep_chunks(&self, pack: KeepChunks) -> Result<()> {
+        let limits = self.config.limits;
+        let new = streams::NewPack::prepare(&pack, &limits)?;
+        self.write(Sync::Lazy, move |ctx| streams::keep(ctx, &new, &limits)).await
+    }
+
+    pub(crate) async fn chunks(&self, query: ChunkQuery) -> Result<ChunkPage> {
+        self.backend.read(move |read, env| streams::chunks(read, env, &query)).await
+    }
+
     pub(crate) async fn verify(&self, scope: VerifyScope) -> Result<Verified> {
         self.backend.read(move |read, _| verify::verify(read, &scope)).await
     }
@@ -438,6 +454,8 @@ macro_rules! engine_store {
                 abort(turn: TurnRef) -> Aborted;
                 renew(fence: &Fence) -> ();
                 take_over(turn: TurnId) -> Begun;
+                keep_chunks(pack: KeepChunks) -> ();
+                chunks(query: ChunkQuery) -> ChunkPage;
                 running(session: Option<&SessionKey>) -> Vec<RunningTurn>;
                 turn(turn: TurnId) -> Option<TurnRecord>;
                 state(at: At) -> Option<PointState>;

@@ -12,6 +12,7 @@ use super::walk::damaged;
 use crate::artifact::ArtifactVersion;
 use crate::json::Json;
 use crate::session::SessionKey;
+use crate::snapshot::SnapshotStatus;
 use crate::state::{Scope, ScopedState};
 use crate::store::{ArtifactQuery, At, Cursor, MAX_PAGE, Page, RecordQuery, StoredArtifact};
 use crate::turn::{Input, Record, RecordKind, RunningTurn, TurnRecord, TurnStatus};
@@ -121,6 +122,7 @@ pub(crate) fn running(read: &dyn Read, env: &Env<'_>, key: Option<&SessionKey>) 
     let mut shown = Vec::new();
     for turn in read.turns(num)? {
         let Some(session) = read.session(turn.num)?.filter(|session| !session.deleted) else { continue };
+        let reserved = turn.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten();
         shown.push(RunningTurn {
             turn: TurnId { session: turn.num, begin: turn.begin },
             session: session.key,
@@ -131,6 +133,7 @@ pub(crate) fn running(read: &dyn Read, env: &Env<'_>, key: Option<&SessionKey>) 
             key: turn.key,
             attempt: turn.attempt,
             leased: turn.leased,
+            detached: reserved.is_some_and(|row| row.status == SnapshotStatus::Pending && !row.is_reserved()),
             snapshot_id: turn.snapshot,
             began_at: turn.began_at,
             heartbeat_at: turn.beat.at,
@@ -139,7 +142,7 @@ pub(crate) fn running(read: &dyn Read, env: &Env<'_>, key: Option<&SessionKey>) 
     Ok(shown)
 }
 
-fn turn_status(env: &Env<'_>, turn: &TurnRow) -> TurnStatus {
+pub(crate) fn turn_status(env: &Env<'_>, turn: &TurnRow) -> TurnStatus {
     if env.alive(&turn.beat) && turn.segment.is_some() { TurnStatus::Running } else { TurnStatus::Dead }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Env<'a> {
     pub(crate) owner: &'a str,
     /// How long a writer may be silent before it is taken for dead, in microseconds.
     pub(crate) lease: u64,
+    /// How long the stream of a turn that has ended stays, in microseconds.
+    pub(crate) stream_grace: u64,
     /// Whether an owner still holds its lock.
     pub(crate) holds_lock: &'a dyn Fn(&str) -> bool,
 }
@@ -299,6 +301,7 @@ impl Ctx<'_> {
             };
             self.append(session, record)?;
         }
+        self.drop_stream(turn)?;
         turn.attempt += 1;
         turn.scopes = StateDelta::new();
         turn.artifacts.clear();

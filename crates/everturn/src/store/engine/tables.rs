@@ -148,6 +148,8 @@ pub(crate) struct TurnRow {
     pub(crate) scopes: StateDelta,
     /// Named artifacts its steps have put; they get their versions when it completes.
     pub(crate) artifacts: Vec<PutArtifact>,
+    /// Whether this attempt has kept chunks, so that the end of a turn without any need not look for them.
+    pub(crate) streams: bool,
     pub(crate) began_at: Timestamp,
     pub(crate) beat: Beat,
 }
@@ -231,6 +233,53 @@ pub(crate) struct ArtifactRow {
     pub(crate) seq: u64,
 }
 
+/// Chunks of a turn's stream that were kept together.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PackRow {
+    pub(crate) meta: PackMeta,
+    /// An array of the chunks, packed like a body.
+    pub(crate) body: Vec<u8>,
+}
+
+/// A pack without its chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackMeta {
+    pub(crate) num: u64,
+    /// The begin of its turn. All packs of a turn are of its current attempt: those of another go when it is void.
+    pub(crate) turn: u64,
+    /// The number of its first chunk, and how many there are.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    /// How much text the attempt's packs before it had, those that were dropped too.
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+}
+
+impl PackMeta {
+    /// The number of the chunk after its last.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.count
+    }
+}
+
+/// The stream of a turn that has ended. One that runs is known by its packs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamRow {
+    pub(crate) num: u64,
+    pub(crate) turn: u64,
+    /// How many chunks its last attempt had.
+    pub(crate) chunks: u64,
+    /// When the turn ended; nothing once its packs are gone.
+    pub(crate) ended_at: Option<Timestamp>,
+}
+
+/// Which pack of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PackAt {
+    Oldest,
+    Newest,
+}
+
 /// A stretch of a session's records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
@@ -311,6 +360,13 @@ pub(crate) trait Read {
     fn blob(&self, tree: u64, digest: Digest) -> Result<Option<Vec<u8>>>;
     /// Whether a tree keeps any blob.
     fn has_blobs(&self, tree: u64) -> Result<bool>;
+    /// One end of a turn's packs.
+    fn pack(&self, num: u64, turn: u64, at: PackAt) -> Result<Option<PackMeta>>;
+    /// A turn's packs, from the one that holds a chunk on.
+    fn packs(&self, num: u64, turn: u64, chunk: u64, visit: Visit<'_, PackRow>) -> Result<()>;
+    fn stream(&self, num: u64, turn: u64) -> Result<Option<StreamRow>>;
+    /// The stream with packs whose turn ended first, if that was at a time or before.
+    fn stream_ended_by(&self, time: Timestamp) -> Result<Option<StreamRow>>;
     /// The position of the last record in the store.
     fn position(&self) -> Result<u64>;
     /// The position of a session's last record at or before a position.
@@ -363,6 +419,10 @@ pub(crate) trait Write: Read {
     fn put_artifact(&mut self, num: u64, row: &ArtifactRow) -> Result<()>;
     /// Keeps a blob unless the tree has it.
     fn put_blob(&mut self, tree: u64, digest: Digest, body: &[u8]) -> Result<()>;
+    fn put_pack(&mut self, row: &PackRow) -> Result<()>;
+    fn remove_pack(&mut self, meta: &PackMeta) -> Result<()>;
+    fn remove_packs(&mut self, num: u64, turn: u64) -> Result<()>;
+    fn put_stream(&mut self, row: &StreamRow) -> Result<()>;
     /// Removes at most `limit` of a deleted session's records up to a sequence number; says how many.
     fn remove_records(&mut self, num: u64, from: u64, to: u64, segment: u64, limit: usize) -> Result<usize>;
     /// Removes everything of a deleted session but its records and the row itself.

@@ -26,9 +26,22 @@ impl<T> Written<T> {
 
 /// How a turn that is no longer running ended.
 pub(crate) fn ended(read: &dyn Read, session: &SessionRow, begin: u64) -> Result<Option<EndedTurn>> {
+    let found = last_record(read, session.num, begin)?;
+    Ok(found.map(|(meta, status, outcome)| EndedTurn {
+        turn: TurnId { session: session.num, begin },
+        session: session.key.clone(),
+        status,
+        outcome,
+        point: Point::new(meta.seq),
+        snapshot_id: meta.snapshot,
+        digest: meta.tip.digests.state(),
+    }))
+}
+
+/// The record that ended a turn, and what it says.
+pub(crate) fn last_record(read: &dyn Read, num: u64, begin: u64) -> Result<Option<(RecordMeta, EndStatus, Outcome)>> {
     let mut found = None;
-    let scan =
-        Scan { num: session.num, from: begin, to: NO_LIMIT, segment: None, only: Only::All, newest_first: false };
+    let scan = Scan { num, from: begin, to: NO_LIMIT, segment: None, only: Only::All, newest_first: false };
     read.scan(scan, &mut |row: RecordRow| {
         if row.meta.turn != Some(begin) || !matches!(row.meta.kind, RecordKind::End | RecordKind::Void) {
             return Ok(Flow::More);
@@ -37,22 +50,14 @@ pub(crate) fn ended(read: &dyn Read, session: &SessionRow, begin: u64) -> Result
         let Some((status, end)) = body.end.and_then(|end| Some((end.status.status()?, end))) else {
             return Ok(Flow::More);
         };
-        found = Some(EndedTurn {
-            turn: TurnId { session: session.num, begin },
-            session: session.key.clone(),
-            status,
-            outcome: end.outcome,
-            point: Point::new(row.meta.seq),
-            snapshot_id: row.meta.snapshot,
-            digest: row.meta.tip.digests.state(),
-        });
+        found = Some((row.meta, status, end.outcome));
         Ok(Flow::Stop)
     })?;
     Ok(found)
 }
 
 /// The turn a fence is for, if the fence still holds.
-fn fenced_turn(ctx: &Ctx<'_>, fence: &Fence) -> Result<(SessionRow, TurnRow)> {
+pub(crate) fn fenced_turn(ctx: &Ctx<'_>, fence: &Fence) -> Result<(SessionRow, TurnRow)> {
     let TurnId { session: num, begin } = fence.turn;
     let gone = || Error::deleted("the session was deleted: stop, nothing more can be written to it");
     let session = ctx.tx.session(num)?.filter(|session| !session.deleted).ok_or_else(gone)?;
@@ -307,6 +312,7 @@ fn finish_turn(
     }
     ctx.release_snapshot(&turn)?;
     ctx.tx.delete_turn(turn.num, turn.begin)?;
+    ctx.end_stream(&turn)?;
     ctx.tx.put_session(&session)?;
     let receipt = Receipt {
         point: Point::new(meta.seq),

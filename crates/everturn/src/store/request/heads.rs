@@ -163,10 +163,13 @@ pub struct Limits {
     pub body: usize,
     /// The most bytes custom state may have: 1 MiB unless set.
     pub custom: usize,
+    /// The most text a turn's stream keeps: 16 MiB unless set. Nothing is refused over it; the oldest chunks go, but
+    /// never the ones that were kept last.
+    pub stream: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body: 16 << 20, custom: 1 << 20 }
+        Self { body: 16 << 20, custom: 1 << 20, stream: 16 << 20 }
     }
 }

@@ -3,11 +3,13 @@
 mod heads;
 mod reading;
 mod sessions;
+mod streams;
 mod turns;
 
 pub use heads::*;
 pub use reading::*;
 pub use sessions::*;
+pub use streams::*;
 pub use turns::*;
 
 /// The most items a page can have.

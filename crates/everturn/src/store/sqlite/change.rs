@@ -13,7 +13,7 @@ pub(super) enum Change {
     Progress(Progress),
     /// 2
     Segment(SegmentRow),
-    /// 3
+    /// 3; 7 when it has kept chunks.
     Turn(Box<TurnRow>),
     /// 4: a turn has ended.
     TurnGone(u64, u64),
@@ -91,7 +91,7 @@ impl Pack for Change {
                 row.put(out);
             }
             Self::Turn(row) => {
-                out.push(3);
+                out.push(if row.streams { 7 } else { 3 });
                 row.put(out);
             }
             Self::TurnGone(num, begin) => {
@@ -121,6 +121,7 @@ impl Pack for Change {
             4 => Self::TurnGone(u64::take(bytes)?, u64::take(bytes)?),
             5 => Self::Snapshot(Box::new(Pack::take(bytes)?)),
             6 => Self::SnapshotGone(Pack::take(bytes)?),
+            7 => Self::Turn(Box::new(TurnRow { streams: true, ..Pack::take(bytes)? })),
             _ => return None,
         })
     }

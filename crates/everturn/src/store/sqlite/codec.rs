@@ -6,7 +6,8 @@ use rusqlite::Row;
 use rusqlite::types::{FromSql, FromSqlError, ValueRef};
 
 use super::super::engine::{
-    BranchRow, Head, Place, RecordMeta, RecordRow, SegmentRow, SessionRow, SnapshotRow, put_varint, take_varint,
+    BranchRow, Head, PackMeta, PackRow, Place, RecordMeta, RecordRow, SegmentRow, SessionRow, SnapshotRow, StreamRow,
+    put_varint, take_varint,
 };
 use super::failure;
 use crate::digest::{Digest, StateDigests};
@@ -204,6 +205,29 @@ pub(super) fn segment(row: &Row<'_>) -> Result<SegmentRow> {
         None => None,
     };
     Ok(SegmentRow { id, num, parent })
+}
+
+pub(super) fn pack_meta(row: &Row<'_>) -> Result<PackMeta> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(PackMeta {
+        num: columns.uint()?,
+        turn: columns.uint()?,
+        first: columns.uint()?,
+        count: columns.uint()?,
+        start: columns.uint()?,
+        size: columns.uint()?,
+    })
+}
+
+pub(super) fn pack(row: &Row<'_>) -> Result<PackRow> {
+    Ok(PackRow { meta: pack_meta(row)?, body: column(row, "body")? })
+}
+
+pub(super) fn stream(row: &Row<'_>) -> Result<StreamRow> {
+    let mut columns = Columns { row, next: 0 };
+    let (num, turn, chunks) = (columns.uint()?, columns.uint()?, columns.uint()?);
+    let ended_at = columns.get::<Option<i64>>()?.map(Timestamp::from_micros);
+    Ok(StreamRow { num, turn, chunks, ended_at })
 }
 
 /// A stored enum is its place in a list that only ever grows.

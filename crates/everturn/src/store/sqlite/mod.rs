@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Watch;
-use super::engine::{Backend, Config, Ctx, Engine, Env, Read, Sync, engine_store};
+use super::engine::{Backend, Config, Ctx, Engine, Env, Read, Sync, engine_store, sweep_at_opening};
 use super::request::*;
 use crate::clock::Clock;
 use crate::event::Event;
@@ -35,6 +35,7 @@ use checkpoint::{CheckpointThread, Checkpointer};
 use file::StoreFile;
 use owner::Owners;
 use readers::Readers;
+use sql::Sql;
 use writer::Writer;
 
 /// What an acknowledged end or commit survives.
@@ -134,6 +135,13 @@ impl SqliteOptions {
         self
     }
 
+    /// How long the stream of a turn that has ended stays readable: ten minutes unless set.
+    #[must_use]
+    pub fn stream_grace(mut self, grace: Duration) -> Self {
+        self.config.stream_grace = grace;
+        self
+    }
+
     /// How many bytes of decoded state are kept at hand.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
@@ -178,9 +186,11 @@ impl SqliteOptions {
             let owners = Owners::register(file.path(), &self.config.clock.uuid().to_string())?;
             (conn, Arc::new(owners))
         };
+        let has_streams = Sql(&conn).number("any_stream", [])? == Some(1);
         let circumstances = Arc::new(Circumstances {
             clock: self.config.clock.clone(),
             lease: u64::try_from(self.config.lease.as_micros()).unwrap_or(u64::MAX),
+            stream_grace: u64::try_from(self.config.stream_grace.as_micros()).unwrap_or(u64::MAX),
             owners,
             closed: Mutex::new(None),
         });
@@ -188,6 +198,10 @@ impl SqliteOptions {
         let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
         let (checkpointer, checkpoints) = Checkpointer::start(file.clone(), circumstances.clone());
         let writer = Writer::start(file.clone(), conn, lock, circumstances.clone(), checkpointer)?;
+        if has_streams {
+            // Nobody waits for it, and a store without any does not look at the clock.
+            writer.post(Sync::Lazy, sweep_at_opening)?;
+        }
         let sqlite = Sqlite { writer, readers, _checkpoints: checkpoints, circumstances };
         Ok(SqliteStore(Engine::new(sqlite, self.config)))
     }
@@ -216,6 +230,7 @@ struct Sqlite {
 struct Circumstances {
     clock: Arc<dyn Clock>,
     lease: u64,
+    stream_grace: u64,
     owners: Arc<Owners>,
     /// Why the store is closed, after a failure that leaves it unknown what is on disk.
     closed: Mutex<Option<String>>,
@@ -229,6 +244,7 @@ impl Circumstances {
             boot: self.clock.boot_id(),
             owner: self.owners.me(),
             lease: self.lease,
+            stream_grace: self.stream_grace,
             holds_lock: &|owner| self.owners.holds_lock(owner),
         })
     }

@@ -34,16 +34,19 @@ pub(super) fn pack<T: Pack>(value: &T) -> Vec<u8> {
     out
 }
 
-/// A struct is its fields, in the order they are listed here.
+/// A struct is its fields, in the order they are listed here. One after a semicolon is kept beside the row.
 macro_rules! packed {
-    ($($type:ident { $($field:ident),* $(,)? })*) => {$(
+    ($($type:ident { $($field:ident),* $(,)? $(; $beside:ident)? })*) => {$(
         impl $crate::store::sqlite::pack::Pack for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 $(self.$field.put(out);)*
             }
 
             fn take(bytes: &mut &[u8]) -> Option<Self> {
-                Some(Self { $($field: $crate::store::sqlite::pack::Pack::take(bytes)?),* })
+                Some(Self {
+                    $($field: $crate::store::sqlite::pack::Pack::take(bytes)?,)*
+                    $($beside: Default::default(),)?
+                })
             }
         }
     )*};
@@ -63,7 +66,7 @@ packed! {
     PutArtifact { name, digest, seq }
     TurnRow {
         num, begin, attempt, branch, agent, invocation, key, start, segment, tip, leased, seen, snapshot, scopes,
-        artifacts, began_at, beat,
+        artifacts, began_at, beat; streams
     }
     SnapshotRow {
         id, num, seq, parent, digest, index, turn_index, event, status, finish, error, created_at, updated_at, label,
@@ -321,6 +324,7 @@ pub(super) mod tests {
             snapshot: Some(SnapshotId::from_uuid(uuid::Uuid::from_u128(9))),
             scopes,
             artifacts: vec![PutArtifact { name: "n".to_owned(), digest: Digest::from_bytes([3; 32]), seq: 8 }],
+            streams: false,
             began_at: Timestamp::from_micros(-1),
             beat,
         }

@@ -109,13 +109,14 @@ DELETE FROM branch WHERE num = ?1 AND name = ?2;
 DELETE FROM branch WHERE num = ?1;
 
 -- turn
-SELECT row FROM turn WHERE num = ?1 AND begin = ?2;
+SELECT row, streams FROM turn WHERE num = ?1 AND begin = ?2;
 -- turns
-SELECT row FROM turn WHERE num = ?1 ORDER BY begin;
+SELECT row, streams FROM turn WHERE num = ?1 ORDER BY begin;
 -- all_turns
-SELECT row FROM turn ORDER BY num, begin;
+SELECT row, streams FROM turn ORDER BY num, begin;
 -- put_turn
-INSERT INTO turn (num, begin, row) VALUES (?1, ?2, ?3) ON CONFLICT (num, begin) DO UPDATE SET row = excluded.row;
+INSERT INTO turn (num, begin, row, streams) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (num, begin) DO UPDATE SET row = excluded.row, streams = excluded.streams;
 -- delete_turn
 DELETE FROM turn WHERE num = ?1 AND begin = ?2;
 -- remove_turns
@@ -164,6 +165,34 @@ INSERT OR IGNORE INTO blob (tree, digest, body) VALUES (?1, ?2, ?3);
 SELECT digest FROM blob WHERE tree = ?1;
 -- remove_blob
 DELETE FROM blob WHERE tree = ?1 AND digest = ?2;
+
+-- oldest_pack
+SELECT num, turn, first, count, start, size FROM pack WHERE num = ?1 AND turn = ?2 ORDER BY first LIMIT 1;
+-- newest_pack
+SELECT num, turn, first, count, start, size FROM pack WHERE num = ?1 AND turn = ?2 ORDER BY first DESC LIMIT 1;
+-- packs
+SELECT num, turn, first, count, start, size, body FROM pack
+WHERE num = ?1 AND turn = ?2 AND first >= coalesce(
+    (SELECT first FROM pack WHERE num = ?1 AND turn = ?2 AND first <= ?3 ORDER BY first DESC LIMIT 1), ?3)
+ORDER BY first;
+-- put_pack
+INSERT INTO pack (num, turn, first, count, start, size, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+-- remove_pack
+DELETE FROM pack WHERE num = ?1 AND turn = ?2 AND first = ?3;
+-- remove_packs_of_turn
+DELETE FROM pack WHERE num = ?1 AND turn = ?2;
+-- remove_packs
+DELETE FROM pack WHERE num = ?1;
+-- stream
+SELECT num, turn, chunks, ended_at FROM stream WHERE num = ?1 AND turn = ?2;
+-- stream_ended_by
+SELECT num, turn, chunks, ended_at FROM stream WHERE ended_at <= ?1 ORDER BY ended_at LIMIT 1;
+-- any_stream
+SELECT EXISTS (SELECT 1 FROM stream WHERE ended_at IS NOT NULL);
+-- put_stream
+INSERT OR REPLACE INTO stream (num, turn, chunks, ended_at) VALUES (?1, ?2, ?3, ?4);
+-- remove_streams
+DELETE FROM stream WHERE num = ?1;
 
 -- journal
 SELECT at, position, num, changes FROM journal WHERE at >= ?1 ORDER BY at;

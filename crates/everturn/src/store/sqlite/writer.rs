@@ -115,9 +115,19 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
+        let answer = self.post(sync, rule)?;
+        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+    }
+
+    /// Has a rule run whether or not somebody waits for its answer.
+    pub(super) fn post<T, F>(&self, sync: Sync, rule: F) -> Result<oneshot::Receiver<Result<T>>>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
+    {
         let (reply, answer) = oneshot::channel();
         self.send(Request::Job(Box::new(RuleJob { sync, rule, result: None, reply })))?;
-        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+        Ok(answer)
     }
 
     pub(super) async fn scrub(&self) -> Result<()> {

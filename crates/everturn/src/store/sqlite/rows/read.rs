@@ -11,10 +11,10 @@ use crate::json::Json;
 use crate::session::SessionKey;
 use crate::state::Scope;
 use crate::store::engine::{
-    ArtifactRow, BranchRow, Flow, Interval, KeyRow, ListScan, Only, Owner, Read, RecordMeta, RecordRow, Scan,
-    SegmentRow, SessionRow, SnapshotRow, TurnRow, Visit, VisitPacked,
+    ArtifactRow, BranchRow, Flow, Interval, KeyRow, ListScan, Only, Owner, PackAt, PackMeta, PackRow, Read, RecordMeta,
+    RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, StreamRow, TurnRow, Visit, VisitPacked,
 };
-use crate::{AppName, BranchName, Result, SnapshotId, TurnKey, UserId};
+use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnKey, UserId};
 
 #[derive(Clone, Copy)]
 enum ScanKind {
@@ -34,7 +34,8 @@ pub(super) fn scope_number(scope: Scope) -> i64 {
 
 fn turn_row(row: &Row<'_>) -> Result<TurnRow> {
     let bytes = row.get_ref("row").ok().and_then(|value| value.as_blob().ok());
-    bytes.and_then(unpack).ok_or_else(|| damaged("a running turn"))
+    let turn: TurnRow = bytes.and_then(unpack).ok_or_else(|| damaged("a running turn"))?;
+    Ok(TurnRow { streams: column(row, "streams")?, ..turn })
 }
 
 impl Rows<'_> {
@@ -294,6 +295,27 @@ impl Read for Rows<'_> {
 
     fn has_blobs(&self, tree: u64) -> Result<bool> {
         Ok(self.sql.number("has_blobs", [int(tree)])? == Some(1))
+    }
+
+    fn pack(&self, num: u64, turn: u64, at: PackAt) -> Result<Option<PackMeta>> {
+        let name = match at {
+            PackAt::Oldest => "oldest_pack",
+            PackAt::Newest => "newest_pack",
+        };
+        self.sql.one(name, [int(num), int(turn)], codec::pack_meta)
+    }
+
+    fn packs(&self, num: u64, turn: u64, chunk: u64, visit: Visit<'_, PackRow>) -> Result<()> {
+        let visit = &mut |row: &Row<'_>| visit(codec::pack(row)?);
+        self.sql.each("packs", [int(num), int(turn), int(chunk)], visit).map(drop)
+    }
+
+    fn stream(&self, num: u64, turn: u64) -> Result<Option<StreamRow>> {
+        self.sql.one("stream", [int(num), int(turn)], codec::stream)
+    }
+
+    fn stream_ended_by(&self, time: Timestamp) -> Result<Option<StreamRow>> {
+        self.sql.one("stream_ended_by", [time.as_micros()], codec::stream)
     }
 
     fn position(&self) -> Result<u64> {

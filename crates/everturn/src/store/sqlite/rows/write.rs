@@ -12,9 +12,10 @@ use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::Scope;
 use crate::store::engine::{
-    ArtifactRow, BranchRow, KeyRow, Place, RecordMeta, SegmentRow, SessionRow, SnapshotRow, TurnRow, Write,
+    ArtifactRow, BranchRow, KeyRow, PackMeta, PackRow, Place, RecordMeta, SegmentRow, SessionRow, SnapshotRow,
+    StreamRow, TurnRow, Write,
 };
-use crate::{AppName, BranchName, Result, SnapshotId, TurnKey, UserId};
+use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnKey, UserId};
 
 impl Write for Rows<'_> {
     fn new_num(&mut self) -> Result<u64> {
@@ -132,6 +133,29 @@ impl Write for Rows<'_> {
         Ok(())
     }
 
+    fn put_pack(&mut self, row: &PackRow) -> Result<()> {
+        let PackMeta { num, turn, first, count, start, size } = row.meta;
+        self.sql
+            .run("put_pack", params![int(num), int(turn), int(first), int(count), int(start), int(size), row.body])?;
+        Ok(())
+    }
+
+    fn remove_pack(&mut self, meta: &PackMeta) -> Result<()> {
+        self.sql.run("remove_pack", [int(meta.num), int(meta.turn), int(meta.first)])?;
+        Ok(())
+    }
+
+    fn remove_packs(&mut self, num: u64, turn: u64) -> Result<()> {
+        self.sql.run("remove_packs_of_turn", [int(num), int(turn)])?;
+        Ok(())
+    }
+
+    fn put_stream(&mut self, row: &StreamRow) -> Result<()> {
+        let ended_at = row.ended_at.map(Timestamp::as_micros);
+        self.sql.run("put_stream", params![int(row.num), int(row.turn), int(row.chunks), ended_at])?;
+        Ok(())
+    }
+
     fn remove_records(&mut self, num: u64, from: u64, to: u64, segment: u64, limit: usize) -> Result<usize> {
         // Nothing may be removed that the journal would bring back.
         self.fill()?;
@@ -155,7 +179,7 @@ impl Write for Rows<'_> {
 
     fn remove_session_parts(&mut self, num: u64) -> Result<()> {
         self.fill()?;
-        for name in ["remove_branches", "remove_turns", "remove_keys"] {
+        for name in ["remove_branches", "remove_turns", "remove_keys", "remove_packs", "remove_streams"] {
             self.sql.run(name, [int(num)])?;
         }
         Ok(())
