@@ -1,7 +1,7 @@
 //! A conversation with an agent that is running.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Output;
 use crate::json::Json;
 use crate::message::Message;
-use crate::run::DetachAsked;
+use crate::run::{DetachAsked, Run};
 use crate::stream::{Chunk, Receiver};
 use crate::turn::Input;
 use crate::{Error, ErrorKind, InvocationId, Result, SessionId};
@@ -30,6 +30,8 @@ pub struct Connection {
     /// Set once the invocation goes on without this connection.
     pub(crate) released: Arc<AtomicBool>,
     pub(crate) detach: Option<mpsc::Sender<DetachAsked>>,
+    /// The invocation, where it lingers after this connection.
+    pub(crate) lingers: Option<Weak<Run>>,
     /// The session as far as it was known at the start, and as the first turn found it.
     pub(crate) session: SessionId,
     pub(crate) begun: Arc<OnceLock<SessionId>>,
@@ -168,8 +170,12 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.released.load(Ordering::Acquire) {
-            self.cancel.cancel();
+        if self.released.load(Ordering::Acquire) {
+            return;
+        }
+        match self.lingers.take().and_then(|run| run.upgrade()) {
+            Some(run) => run.linger(),
+            None => self.cancel.cancel(),
         }
     }
 }

@@ -68,9 +68,9 @@ mod worker;
 #[doc(inline)]
 pub use agent::{
     Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, ContentInSpans, CustomState, Failure,
-    Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience, Preparation, Prompt,
-    Recovered, Recovery, Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy, StateDiff,
-    StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
+    Followed, Following, Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience,
+    Preparation, Prompt, Recovered, Recovery, Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy,
+    StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};

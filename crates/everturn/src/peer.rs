@@ -55,9 +55,20 @@ impl Connection {
         let (cancel, begun) = (CancellationToken::new(), Arc::<OnceLock<SessionId>>::default());
         let peer = Peer { inputs: queued, out, tell: Some(tell), cancel: cancel.clone(), session: begun.clone() };
         let inputs = Some(inputs);
-        let (released, detach) = (Arc::default(), None);
-        let connection =
-            Self { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None };
+        let (released, detach, lingers) = (Arc::default(), None, None);
+        let connection = Self {
+            inputs,
+            chunks,
+            finished,
+            cancel,
+            released,
+            detach,
+            lingers,
+            session,
+            begun,
+            invocation,
+            custom: None,
+        };
         (connection, peer)
     }
 }

@@ -68,7 +68,7 @@ impl<S: CustomState> Agent<S> {
     }
 
     /// The turn of this user that has reserved a snapshot id and not ended.
-    async fn running_behind(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<RunningTurn>> {
+    pub(super) async fn running_behind(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<RunningTurn>> {
         let mine = |turn: &RunningTurn| {
             turn.snapshot_id == Some(id)
                 && turn.session == self.key(&turn.session.id)

@@ -49,6 +49,8 @@ pub struct Init {
     pub invocation: Option<InvocationId>,
     /// A turn that died, to be tried again.
     pub(crate) retry: Option<TurnId>,
+    /// What its turns say is kept for a while, so that it can be followed again after the connection is lost.
+    pub keep_stream: bool,
     /// Nobody waits for it.
     pub(crate) background: bool,
     /// What to do when somebody else holds the branch; the agent's way when left out.
@@ -60,6 +62,14 @@ impl Init {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, keeping what its turns say for a while: [`Agent::follow`](super::Agent::follow) goes on where a reader was.
+    /// A connection that is lost then does not abort its turn at once, but after 30 s in which nobody follows it.
+    #[must_use]
+    pub fn keep_stream(mut self) -> Self {
+        self.keep_stream = true;
+        self
     }
 
     /// A session's head.

@@ -8,16 +8,19 @@ use tokio::sync::watch;
 
 use crate::TurnId;
 use crate::run::Run;
+use crate::stream::Ring;
 
 /// The turns of an agent that run in this process, and how many invocations go on in the background.
 pub(crate) struct Local {
     turns: Mutex<HashMap<TurnId, Weak<Run>>>,
+    /// The streams of turns that are kept, with their attempts.
+    streams: Mutex<HashMap<TurnId, (u64, Arc<Ring>)>>,
     background: watch::Sender<usize>,
 }
 
 impl Default for Local {
     fn default() -> Self {
-        Self { turns: Mutex::default(), background: watch::Sender::new(0) }
+        Self { turns: Mutex::default(), streams: Mutex::default(), background: watch::Sender::new(0) }
     }
 }
 
@@ -36,6 +39,19 @@ impl Local {
 
     pub(crate) fn find(&self, turn: TurnId) -> Option<Arc<Run>> {
         self.turns().get(&turn)?.upgrade()
+    }
+
+    pub(crate) fn streams(&self, turn: TurnId, attempt: u64, ring: &Arc<Ring>) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).insert(turn, (attempt, ring.clone()));
+    }
+
+    pub(crate) fn stream_ended(&self, turn: TurnId) {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
+    }
+
+    /// The stream of a turn in this process, if it is kept.
+    pub(crate) fn stream(&self, turn: TurnId) -> Option<(u64, Arc<Ring>)> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(&turn).cloned()
     }
 
     /// An invocation goes on in the background for as long as what is returned lives.

@@ -33,6 +33,7 @@ mod builder;
 mod compacting;
 pub(crate) mod definition;
 pub(crate) mod failure;
+pub(crate) mod follow;
 mod init;
 pub(crate) mod local;
 mod output;
@@ -59,6 +60,7 @@ pub use builder::AgentBuilder;
 use definition::Definition;
 pub use definition::{ContentInSpans, OnFailure, Patience, Recovery};
 pub use failure::{Failure, Handled};
+pub use follow::{Followed, Following};
 pub use init::Init;
 pub use output::{Output, SharedState};
 pub use policy::{SnapshotContext, SnapshotPolicy};
@@ -157,17 +159,20 @@ impl<S: CustomState> Agent<S> {
 
 async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Connection> {
     let invocation = init.invocation.clone().unwrap_or_else(|| def.invocation_id());
-    let background = init.background;
+    let (background, keeps) = (init.background, init.keep_stream);
     let started = run::resolve(def, user, init).await?;
     let session = started.work.session.clone();
     let (inputs, queued) = mpsc::channel(MAX_QUEUED_INPUTS);
     let (out, chunks) = channel(def.limits);
     let (detach, asked) = mpsc::channel(1);
     let run = Arc::new(
-        Run::new(def.clone(), user.clone(), invocation.clone(), started, queued, asked, out).in_background(background),
+        Run::new(def.clone(), user.clone(), invocation.clone(), started, queued, asked, out)
+            .in_background(background)
+            .keeping_streams(keeps),
     );
     let (cancel, begun) = (run.cancel.clone(), run.session.clone());
     let (finished, released) = (run.finished.subscribe(), run.released.clone());
+    let lingers = keeps.then(|| Arc::downgrade(&run));
     tokio::spawn(
         async move {
             let driven = drive(run.clone()).await;
@@ -178,5 +183,17 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
     );
     let detach = Some(detach);
     let inputs = Some(inputs);
-    Ok(Connection { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None })
+    Ok(Connection {
+        inputs,
+        chunks,
+        finished,
+        cancel,
+        released,
+        detach,
+        lingers,
+        session,
+        begun,
+        invocation,
+        custom: None,
+    })
 }

@@ -58,6 +58,13 @@ impl Json {
         Self::parse(text)
     }
 
+    /// The same for a value of ours, whose JSON is known to be sound: it is not checked again.
+    pub(crate) fn written<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        serde_json::to_string(value)
+            .map(Self::trusted)
+            .map_err(|error| Error::invalid("the value cannot be written as JSON").with_source(error))
+    }
+
     /// Reads it as a typed value.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(self.as_str())

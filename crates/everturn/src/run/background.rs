@@ -21,6 +21,7 @@ impl Run {
     pub(super) async fn go_background(&self, place: &mut Place, begun: &Begun) -> Result<()> {
         let store = self.def.store.as_ref().ok_or_else(|| self.needs_store_to_detach())?;
         store.step(StepTurn::new(begun.fence, Changes::new()).detach()).await?;
+        self.keep_stream(store, begun.fence);
         if self.released.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

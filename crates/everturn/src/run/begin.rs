@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use super::attach::Attached;
 use super::start::check_custom;
 use super::work::{Content, Phase, Work};
 use super::{Known, Next, Place, Run, Running, TurnHandle};
+use crate::agent::Output;
 use crate::agent::definition::ContentInSpans;
 use crate::agent::policy::LastSnapshot;
 use crate::json::Json;
@@ -18,8 +20,16 @@ use crate::{Error, ErrorKind, Result};
 pub(crate) enum Beginning {
     /// Go ahead.
     Turn(TurnHandle),
-    /// A turn with that key has ended; nothing ran.
+    /// There was a turn with that key before; nothing runs here.
+    Instead(Instead),
+}
+
+/// What there is instead of a turn that begins.
+pub(crate) enum Instead {
+    /// The turn with that key has ended.
     Ended(Box<EndedTurn>),
+    /// It goes on in the background.
+    Detached(Box<Output>),
 }
 
 impl Run {
@@ -50,7 +60,7 @@ impl Run {
             Next::Working => self.begin_working(place, input)?,
             next => match self.begin_stored(place, next, input).await? {
                 Ok(handle) => handle,
-                Err(ended) => return Ok(Beginning::Ended(ended)),
+                Err(instead) => return Ok(Beginning::Instead(instead)),
             },
         };
         // A state that cannot be shown stops the turn by itself.
@@ -87,7 +97,7 @@ impl Run {
         place: &mut Place,
         next: Next,
         input: Input,
-    ) -> Result<Result<TurnHandle, Box<EndedTurn>>> {
+    ) -> Result<Result<TurnHandle, Instead>> {
         let store = self.def.store.as_ref().ok_or_else(|| Error::internal("a stored turn without a store"))?;
         let key = place.key.clone().ok_or_else(|| Error::internal("a stored turn without a session"))?;
         self.refuse_own(place)?;
@@ -112,20 +122,30 @@ impl Run {
         let background = input.detach || self.unattended || self.is_background();
         // A turn in the background always has a row to look at.
         turn.snapshot = (background || !self.def.policy.is_never()).then(|| self.def.snapshot_id());
-        let begin = match taken_over {
-            Some(turn) => Begin::Begun(store.take_over(turn).await?),
-            None => store.begin(turn).await?,
-        };
-        let begun = match begin {
-            Begin::Begun(begun) => begun,
-            Begin::Ended(ended) => return Ok(Err(ended)),
-            Begin::Running(turn) => {
-                return Err(Error::busy(format!("turn {turn} with that key is still running: wait for it")));
+        let begun = loop {
+            let begin = match taken_over {
+                Some(turn) => Begin::Begun(store.take_over(turn).await?),
+                None => store.begin(turn.clone()).await?,
+            };
+            let running = match begin {
+                Begin::Begun(begun) => break begun,
+                Begin::Ended(ended) => return Ok(Err(Instead::Ended(ended))),
+                Begin::Running(running) => running,
+            };
+            if background && let Some(output) = self.already_detached(&**store, running).await? {
+                return Ok(Err(Instead::Detached(Box::new(output))));
+            }
+            match self.attach(&**store, running).await? {
+                Attached::Ended(ended) => return Ok(Err(Instead::Ended(ended))),
+                Attached::Died => {}
             }
         };
         // From here on the turn is in the store: whatever goes wrong must end it there.
         let ready = async {
             self.load(place, &begun, &input).await?;
+            if self.keeps {
+                self.keep_stream(store, begun.fence);
+            }
             match background {
                 true => self.go_background(place, &begun).await,
                 false => Ok(()),
@@ -134,6 +154,7 @@ impl Run {
         match ready.await {
             Ok(()) => {}
             Err(error) => {
+                self.end_stream();
                 let outcome = Outcome::failed((&error).into());
                 let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, outcome);
                 end.snapshot = begun.snapshot_id.map(NewSnapshot::new);

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use tokio::task::{JoinError, JoinHandle};
 use tracing::Instrument as _;
 
-use super::begin::{Beginning, bounded};
+use super::begin::{Beginning, Instead, bounded};
 use super::end::{After, Ending};
 use super::work::Phase;
 use super::{Run, Stop, TurnHandle, Unserved, panic_text};
@@ -85,7 +85,7 @@ impl Run {
         while let Some(input) = self.next_input().await {
             let turn = match self.begin_turn(input.clone()).await {
                 Ok(Beginning::Turn(turn)) => turn,
-                Ok(Beginning::Ended(ended)) => return self.ended_before(*ended).await,
+                Ok(Beginning::Instead(instead)) => return self.instead(instead).await,
                 Err(error) => {
                     self.note_refused(error).await?;
                     left.push(input);
@@ -120,7 +120,7 @@ impl Run {
             (_, ending) if open => {
                 self.end_turn(ending, Phase::Between).await;
             }
-            (Some(Unserved::Ended(ended)), _) => return self.ended_before(*ended).await,
+            (Some(Unserved::Instead(instead)), _) => return self.instead(instead).await,
             (Some(Unserved::Refused(error, input)), ending) => {
                 left.push(*input);
                 match ending {
@@ -314,6 +314,14 @@ impl Run {
                 self.stop(Stop::Lost(error));
             }
             Err(error) => tracing::warn!(%error, "a turn could not say that it is alive; it is tried again"),
+        }
+    }
+
+    /// The answer to a key that was used before.
+    async fn instead(self: &Arc<Self>, instead: Instead) -> Driven {
+        match instead {
+            Instead::Ended(ended) => self.ended_before(*ended).await,
+            Instead::Detached(output) => Ok(*output),
         }
     }
 

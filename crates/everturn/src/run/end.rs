@@ -98,7 +98,11 @@ impl Run {
             },
         };
         let snapshot = begun.snapshot_id.filter(|_| wanted);
-        match store.end(self.end_request(&begun, &ending, snapshot)).await {
+        // What was said goes before how it ended: a reader that knows the end has seen all.
+        self.keep_all().await;
+        let written = store.end(self.end_request(&begun, &ending, snapshot)).await;
+        self.end_stream();
+        match written {
             Ok(receipt) => (ending, Some(receipt)),
             Err(error) => match error.kind() {
                 ErrorKind::Fenced | ErrorKind::Aborted | ErrorKind::Deleted => {

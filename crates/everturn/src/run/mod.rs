@@ -4,6 +4,7 @@
 //! writes what was changed, and only then the stream says so. The working state is what the handler sees; the store is
 //! asked again at each begin, so that a turn always stands on what is really kept.
 
+mod attach;
 mod background;
 pub(crate) mod begin;
 pub(crate) mod changing;
@@ -11,6 +12,7 @@ mod compacting;
 mod drive;
 pub(crate) mod end;
 mod finish;
+mod keeping;
 mod ledger;
 pub(crate) mod retry;
 mod start;
@@ -43,7 +45,7 @@ use crate::session::SessionKey;
 use crate::snapshot::{FinishReason, TurnError};
 use crate::store::{Busy, CreateSession};
 use crate::stream::Sender;
-use crate::turn::{Begun, EndedTurn, Fence, Input};
+use crate::turn::{Begun, Fence, Input};
 use crate::{BranchName, Error, InvocationId, Point, Result, SessionId, SnapshotId, TurnId, TurnKey, UserId};
 
 /// Somebody wants the turn that runs to go on in the background.
@@ -68,6 +70,10 @@ pub(crate) struct Run {
     pub(crate) released: Arc<AtomicBool>,
     /// Its first turn goes to the background when it begins, whatever its input says.
     pub(crate) unattended: bool,
+    /// Whether what its turns say is kept, in the background or not.
+    pub(crate) keeps: bool,
+    /// The stream of the turn that runs, if it is kept.
+    pub(crate) kept: Mutex<Option<Arc<keeping::Kept>>>,
     pub(crate) guard: Mutex<Option<Guard>>,
     /// Told when the turn that runs is to go on in the background, and how that went.
     pub(crate) detach: tokio::sync::Mutex<mpsc::Receiver<DetachAsked>>,
@@ -93,8 +99,8 @@ pub(crate) struct Run {
 pub(crate) enum Unserved {
     /// The turn was refused.
     Refused(Error, Box<Input>),
-    /// The turn ended long ago, under the same key.
-    Ended(Box<EndedTurn>),
+    /// There was a turn under the same key before.
+    Instead(begin::Instead),
 }
 
 #[derive(Clone)]
@@ -224,6 +230,8 @@ impl Run {
             finished: watch::Sender::new(None),
             released: Arc::default(),
             unattended: false,
+            keeps: false,
+            kept: Mutex::default(),
             guard: Mutex::default(),
             detach: tokio::sync::Mutex::new(detach),
             work: Mutex::new(started.work),
@@ -242,6 +250,12 @@ impl Run {
     /// The same with nobody to attend to it.
     pub(crate) fn in_background(mut self, unattended: bool) -> Self {
         self.unattended = unattended;
+        self
+    }
+
+    /// The same with what its turns say kept.
+    pub(crate) fn keeping_streams(mut self, keeps: bool) -> Self {
+        self.keeps = keeps;
         self
     }
 

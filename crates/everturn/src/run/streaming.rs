@@ -61,6 +61,8 @@ impl Run {
     pub(crate) async fn send(&self, chunk: Chunk) -> Result<()> {
         self.catch_up().await?;
         let Some(chunk) = self.shape(chunk)? else { return Ok(()) };
+        self.keep_chunk(&chunk);
+        self.keeping_room().await;
         if self.is_background() {
             return Ok(());
         }
@@ -71,7 +73,7 @@ impl Run {
         match reader {
             Reader::Reads => Ok(()),
             // Its turn went to the background meanwhile, where nobody need read.
-            Reader::Gone if self.is_background() => Ok(()),
+            Reader::Gone if self.is_background() || self.keeps => Ok(()),
             Reader::Gone => {
                 self.stop(Stop::Aborted);
                 Err(Error::aborted("nobody reads the stream any more: stop"))
@@ -129,9 +131,15 @@ impl Run {
         }
         // A patch that a transform drops was never told: the next one starts from what was.
         let Some(chunk) = self.shape(Chunk::patch(patch))? else { return Ok(()) };
+        let kept = self.kept().is_some().then(|| chunk.clone());
         let room = if self.is_background() { Room::Enough } else { self.out.try_send(chunk) };
         match room {
-            Room::Enough => (told.last, told.following) = (Some(shown), true),
+            Room::Enough => {
+                if let Some(chunk) = kept {
+                    self.keep_chunk(&chunk);
+                }
+                (told.last, told.following) = (Some(shown), true);
+            }
             Room::None => told.behind = true,
         }
         Ok(())

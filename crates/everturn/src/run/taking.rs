@@ -49,8 +49,8 @@ impl Run {
                 self.leave_unserved(None);
                 Ok(Some(turn))
             }
-            Ok(Beginning::Ended(ended)) => {
-                self.leave_unserved(Some(Unserved::Ended(ended)));
+            Ok(Beginning::Instead(instead)) => {
+                self.leave_unserved(Some(Unserved::Instead(instead)));
                 Ok(None)
             }
             Err(error) => {

@@ -41,6 +41,14 @@ pub struct Chunk {
     /// The turn is over; the next input may be sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_end: Option<TurnEnd>,
+    /// The turn is tried anew, in this attempt: what was said before does not count. Only for those who follow a stream that
+    /// is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<u64>,
+    /// Chunks that would have come here are gone: the stream was longer than is kept, or is kept no longer. Only for those
+    /// who follow a stream that is kept.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub missed: bool,
     /// The custom state as the patches so far have made it. Filled in where chunks are received, never sent.
     #[serde(skip)]
     pub custom: Option<Json>,
@@ -86,6 +94,14 @@ impl Chunk {
         Self { turn_end: Some(TurnEnd { snapshot_id, finish_reason }), ..Self::default() }
     }
 
+    pub(crate) fn restarted(attempt: u64) -> Self {
+        Self { restarted: Some(attempt), ..Self::default() }
+    }
+
+    pub(crate) fn missed() -> Self {
+        Self { missed: true, ..Self::default() }
+    }
+
     /// The text the model says in it.
     #[must_use]
     pub fn text(&self) -> String {
@@ -95,7 +111,17 @@ impl Chunk {
     /// One chunk for each member that is set, in the order they are declared.
     #[must_use]
     pub fn split(self) -> Vec<Self> {
-        let Self { model_chunk, status, custom_patch, artifact, snapshot_created, turn_end, custom: _ } = self;
+        let Self {
+            model_chunk,
+            status,
+            custom_patch,
+            artifact,
+            snapshot_created,
+            turn_end,
+            restarted,
+            missed,
+            custom: _,
+        } = self;
         let none = Self::default;
         [
             Self { model_chunk, ..none() },
@@ -104,6 +130,8 @@ impl Chunk {
             Self { artifact, ..none() },
             Self { snapshot_created, ..none() },
             Self { turn_end, ..none() },
+            Self { restarted, ..none() },
+            Self { missed, ..none() },
         ]
         .into_iter()
         .filter(|chunk| !chunk.is_empty())

@@ -3,8 +3,10 @@
 mod chunk;
 mod position;
 mod queue;
+mod ring;
 
 pub use chunk::{Chunk, TurnEnd};
 pub use position::Position;
 pub use queue::StreamLimits;
 pub(crate) use queue::{Reader, Receiver, Room, Sender, channel};
+pub(crate) use ring::{Held, News, Ring};

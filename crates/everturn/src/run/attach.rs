@@ -1,0 +1,57 @@
+//! A turn with the same key runs already: whoever asks again is shown that one.
+
+use super::Run;
+use crate::agent::Output;
+use crate::agent::follow::{Following, OnDeath};
+use crate::snapshot::FinishReason;
+use crate::store::Store;
+use crate::stream::Reader;
+use crate::turn::{EndedTurn, RunningTurn};
+use crate::{Error, ErrorKind, Result, TurnId};
+
+/// What attaching to a turn came to.
+pub(super) enum Attached {
+    /// It has ended.
+    Ended(Box<EndedTurn>),
+    /// Its process died: with the same key it can be taken over.
+    Died,
+}
+
+impl Run {
+    /// Hands on what a turn says, wherever it runs, until it has ended. What was said before is handed on if it is kept.
+    pub(super) async fn attach(&self, store: &dyn Store, turn: TurnId) -> Result<Attached> {
+        let mut following = Following::of(&self.def, turn, None).await?.on_death(OnDeath::Tell);
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = self.cancel.cancelled() => return Err(Error::aborted("nobody waits for the turn any more")),
+                next = following.next() => next,
+            };
+            match next {
+                Ok(Some(followed)) => {
+                    if self.out.send(followed.chunk).await == Reader::Gone {
+                        return Err(Error::aborted("nobody waits for the turn any more"));
+                    }
+                }
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Ok(Attached::Died),
+                Err(error) => return Err(error),
+            }
+        }
+        let ended = store.turn(turn).await?.and_then(|turn| turn.ended);
+        Ok(Attached::Ended(Box::new(ended.ok_or_else(|| Error::internal("a turn that has ended did not"))?)))
+    }
+
+    /// The answer to whoever asks again for a turn that was sent to the background: where to look for what becomes of it.
+    pub(super) async fn already_detached(&self, store: &dyn Store, turn: TurnId) -> Result<Option<Output>> {
+        let Some(record) = store.turn(turn).await? else { return Ok(None) };
+        let running = store.running(Some(&record.session)).await?;
+        let detached = |running: &&RunningTurn| running.turn == turn && running.detached;
+        let Some(id) = running.iter().find(detached).and_then(|running| running.snapshot_id) else { return Ok(None) };
+        let mut output = Output::new(record.session.id, record.invocation);
+        output.snapshot_id = Some(id);
+        output.snapshot_ids.push(id);
+        output.finish_reason = Some(FinishReason::Detached);
+        Ok(Some(output))
+    }
+}
