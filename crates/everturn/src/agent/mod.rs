@@ -40,6 +40,7 @@ mod registry;
 mod sign;
 mod transform;
 mod upcast;
+mod withdraw;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -69,7 +69,7 @@ impl<S: CustomState> Agent<S> {
         Error::not_found(format!("snapshot {id} not found for agent '{}'", self.def.name))
     }
 
-    fn own_store(&self) -> Result<&dyn Store> {
+    pub(super) fn own_store(&self) -> Result<&dyn Store> {
         self.def.store.as_deref().ok_or_else(|| {
             Error::new(
                 ErrorKind::WrongMode,
@@ -78,7 +78,7 @@ impl<S: CustomState> Agent<S> {
         })
     }
 
-    fn key(&self, session: &SessionId) -> SessionKey {
+    pub(super) fn key(&self, session: &SessionId) -> SessionKey {
         SessionKey::new(self.def.app.clone(), self.user.clone(), session.clone())
     }
 
@@ -93,7 +93,7 @@ impl<S: CustomState> Agent<S> {
     }
 
     /// Whether there is such a session, and not of another agent of the same app.
-    async fn owns(&self, store: &dyn Store, key: &SessionKey) -> Result<bool> {
+    pub(super) async fn owns(&self, store: &dyn Store, key: &SessionKey) -> Result<bool> {
         let owner = store.session(key).await?;
         Ok(owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name)))
     }

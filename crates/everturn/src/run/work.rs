@@ -250,13 +250,19 @@ impl Work {
         Ok(())
     }
 
-    /// Puts another message in the last one's place.
-    pub(crate) fn replace_last(&mut self, message: Message) -> Result<()> {
+    /// Puts a message in another's place, which is the last one: what a tool said after it comes before it.
+    pub(crate) fn replace(&mut self, agent: &AgentName, old: &Message, message: Message) -> Result<()> {
         self.check_open()?;
-        let Some(last) = self.now.messages.last() else {
+        let Some(after) = self.now.messages.iter().rev().position(|other| other == old) else {
             return Err(Error::internal("there is no message to replace"));
         };
-        if *last == message {
+        if after > 0 {
+            let mut messages = self.now.messages.to_vec();
+            messages.remove(messages.len() - 1 - after);
+            messages.push(message);
+            return self.set_messages(agent, messages);
+        }
+        if *old == message {
             return Ok(());
         }
         let keep = self.now.messages.len() - 1;

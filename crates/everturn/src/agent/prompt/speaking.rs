@@ -143,15 +143,9 @@ impl<S: CustomState> Observer for Speaking<'_, S> {
         Ok((!contexts.is_empty()).then(|| contexts.join("\n")))
     }
 
-    async fn rewritten(&self, message: &Message, answers: &[Answer]) -> Handled {
-        self.session.run().work().replace_last(message.clone())?;
-        let asked = actions(answers);
-        if !asked.is_empty() {
-            let mut event = self.event();
-            (event.kind, event.actions) = (EventKind::ToolResult, asked);
-            self.keep(event)?;
-        }
-        Ok(())
+    async fn rewritten(&self, message: &Message, now: &Message) -> Handled {
+        let run = self.session.run();
+        Ok(run.work().replace(&run.def.name, message, now.clone())?)
     }
 
     async fn answered(&self, message: &Message, answers: &[Answer], long_running: Vec<String>) -> Handled {

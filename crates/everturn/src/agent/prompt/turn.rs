@@ -22,6 +22,8 @@ pub(super) async fn run<S: CustomState>(ready: &Ready<S>, turn: Turn<S>) -> Hand
     let session = turn.session().clone();
     let resume = turn.input().resume.as_ref().map(Resume::read).transpose()?;
     check_input(&turn, resume.as_ref())?;
+    // Whoever keeps the state counts no turns, but what was said before shows.
+    let is_first = turn.index() == 0 && turn.messages().len() == turn.input().messages.len();
     session.run().restore_earlier()?;
     let author = session.run().def.name.to_string();
     let speaking = Speaking {
@@ -33,16 +35,15 @@ pub(super) async fn run<S: CustomState>(ready: &Ready<S>, turn: Turn<S>) -> Hand
         context: HookContext::new(session.clone(), turn.input().clone()),
         prepared: Mutex::default(),
     };
-    if resume.is_none() && turn.index() == 0 {
+    if resume.is_none() && is_first {
         for hook in speaking.hooks() {
             heard("session_start", hook.session_start(&speaking.context).await)?;
         }
     }
     let generated = generate(&speaking, resume).await?;
-    let asked = generated.interrupts();
-    if !asked.is_empty() {
+    if !generated.asked.is_empty() {
         for hook in speaking.hooks() {
-            heard("on_interrupt", hook.on_interrupt(&speaking.context, &asked).await)?;
+            heard("on_interrupt", hook.on_interrupt(&speaking.context, &generated.asked).await)?;
         }
     }
     for hook in speaking.hooks() {
@@ -124,13 +125,16 @@ async fn request<S: CustomState>(speaking: &Speaking<'_, S>) -> Handled<ModelReq
         Some(System::Template(text)) => Some(text.clone()),
         Some(System::Function(instructions)) => Some(instructions(session)?),
     };
-    let mut prepared = Preparation { system, messages: session.model_messages(), reminders: Vec::new() };
+    let mut messages = session.model_messages();
+    // Calls that are still to be answered are gone on with as they are stored, whatever hooks make of the rest.
+    let unanswered = messages.pop_if(|last| !slots(last).is_empty());
+    let mut prepared = Preparation { system, messages, reminders: Vec::new() };
     for hook in speaking.hooks() {
         heard("before_generation", hook.before_generation(&speaking.context, &mut prepared).await)?;
     }
     let system = prepared.system.as_ref().map(|text| Message::of_text(Role::System, text));
     let messages = system.into_iter().chain(prompt.preamble.iter().cloned()).chain(prepared.messages.iter().cloned());
-    let mut request = ModelRequest::new(messages.collect());
+    let mut request = ModelRequest::new(messages.chain(unanswered).collect());
     request.config.clone_from(&prompt.config);
     request.output_schema = speaking.ready.output.as_ref().map(|schema| schema.json().clone());
     request.cache_key = Some(cache_key(session));

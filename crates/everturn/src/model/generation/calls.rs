@@ -7,11 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolMode;
 use super::hook::{Earlier, Ledger, Observer, Verdict};
+use crate::Error;
 use crate::agent::{Failure, Handled};
 use crate::event::EventActions;
 use crate::interrupt::{
-    Approval, INTERRUPT, IS_ERROR, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState, approval_question, slots,
-    unknown_question,
+    Approval, INTERRUPT, IS_ERROR, Interrupt, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState,
+    approval_question, slots, unknown_question,
 };
 use crate::json::Json;
 use crate::message::{Message, Role};
@@ -23,6 +24,11 @@ use crate::tool::{Asked, Tool, Unknown};
 /// Notes on a request that waits for its siblings, beside its output.
 const PENDING_ERROR: &str = "pendingError";
 const PENDING_CONTEXT: &str = "pendingContext";
+const PENDING_ACTIONS: &str = "pendingActions";
+
+/// All that is noted on requests, by us and nobody else.
+pub(super) const NOTES: [&str; 7] =
+    [INTERRUPT, PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, PENDING_ACTIONS, RESOLVED, RESUMED];
 
 /// One call of a tool.
 #[derive(Clone, Debug)]
@@ -36,8 +42,8 @@ pub(crate) struct Call {
 pub(crate) enum Came {
     /// All have answered.
     Answered(Box<Answered>),
-    /// Some wait for a person. The message, with what is known of each call.
-    Interrupted(Message),
+    /// Some wait for a person. The message, with what is known of each call, and what was asked just now.
+    Interrupted(Message, Vec<Interrupt>),
 }
 
 pub(crate) struct Answered {
@@ -53,7 +59,9 @@ enum Outcome {
     Kept(Answer),
     /// Answered in this one.
     New(Answer),
-    /// Waits for a person.
+    /// Asks a person, in this round.
+    Asks(Json),
+    /// Asked a person in an earlier round, and waits.
     Waits(Json),
     /// Not started: an earlier one waits.
     Open,
@@ -79,25 +87,13 @@ impl Round<'_> {
         let mut said = said;
         said.resize(slots.len(), None);
         let resumed = said.iter().any(Option::is_some);
-        let mut plans = Vec::with_capacity(slots.len());
-        let mut blocked = false;
-        for (slot, said) in slots.iter().zip(said) {
-            let plan = if blocked && matches!(slot.state, SlotState::Open) {
-                Plan::Settled(Outcome::Open)
-            } else {
-                self.plan(slot, said).await?
-            };
-            blocked |= self.mode == ToolMode::Sequential && matches!(plan, Plan::Settled(Outcome::Waits(_)));
-            plans.push(plan);
-        }
         let mut outcomes = match self.mode {
-            ToolMode::Parallel => self.parallel(plans).await?,
-            ToolMode::Sequential => self.sequential(plans).await?,
+            ToolMode::Parallel => self.parallel(&slots, said).await?,
+            ToolMode::Sequential => self.sequential(&slots, said).await?,
         };
         let contexts = self.after(&slots, &mut outcomes).await?;
         self.stream(&slots, &outcomes).await?;
-        let open = |outcome: &Outcome| matches!(outcome, Outcome::Waits(_) | Outcome::Open);
-        if outcomes.iter().any(open) {
+        if outcomes.iter().any(|outcome| outcome.waits() || matches!(outcome, Outcome::Open)) {
             self.interrupt(message, &slots, outcomes, &contexts).await
         } else {
             self.finish(message, &slots, outcomes, &contexts, resumed).await
@@ -108,10 +104,15 @@ impl Round<'_> {
         let resumed = match (&slot.state, said) {
             (SlotState::Done(output), _) => {
                 let is_error = slot.part.metadata(PENDING_ERROR).is_some();
-                return Ok(Plan::Settled(Outcome::Kept(Answer { is_error, ..Answer::of(output.clone()) })));
+                let actions = slot.part.metadata(PENDING_ACTIONS).and_then(|actions| actions.to().ok());
+                let actions = actions.unwrap_or_default();
+                return Ok(Plan::Settled(Outcome::Kept(Answer { is_error, actions, ..Answer::of(output.clone()) })));
             }
             (SlotState::Waiting(payload), None) => return Ok(Plan::Settled(Outcome::Waits(payload.clone()))),
             (_, Some(Said::Output(output))) => return Ok(Plan::Settled(Outcome::New(Answer::of(output)))),
+            (_, Some(Said::Error(output))) => {
+                return Ok(Plan::Settled(Outcome::New(Answer { is_error: true, ..Answer::of(output) })));
+            }
             (_, Some(Said::Restart(resumed))) => resumed,
             (SlotState::Open, None) => None,
         };
@@ -127,7 +128,7 @@ impl Round<'_> {
         };
         if tool.needs_approval {
             match resumed.as_ref().and_then(|json| json.to::<Approval>().ok()) {
-                None => return Ok(Plan::Settled(Outcome::Waits(approval_question()))),
+                None => return Ok(Plan::Settled(Outcome::Asks(approval_question()))),
                 Some(Approval { approved: false, reason }) => {
                     let why = reason.map_or_else(String::new, |reason| format!(": {reason}"));
                     return new(Answer::error(&format!("a person did not allow this call{why}")));
@@ -140,7 +141,7 @@ impl Round<'_> {
             Some(Earlier::Failed(output)) => return new(Answer { is_error: true, ..Answer::of(output) }),
             Some(Earlier::Unknown(id)) => match tool.unknown {
                 Unknown::RunAgain => id,
-                Unknown::Ask => return Ok(Plan::Settled(Outcome::Waits(unknown_question()))),
+                Unknown::Ask => return Ok(Plan::Settled(Outcome::Asks(unknown_question()))),
             },
             None => self.ledger.map_or_else(fresh_id, |ledger| ledger.next_call()),
         };
@@ -151,7 +152,20 @@ impl Round<'_> {
         }
     }
 
-    async fn parallel(&self, plans: Vec<Plan>) -> Handled<Vec<Outcome>> {
+    /// Refuses to start anything in a turn that nobody wants any more.
+    fn check_wanted(&self) -> Handled {
+        match self.ledger.is_some_and(|ledger| ledger.cancel().is_cancelled()) {
+            true => Err(Error::aborted("the turn was cancelled before its tools ran").into()),
+            false => Ok(()),
+        }
+    }
+
+    async fn parallel(&self, slots: &[Slot], said: Vec<Option<Said>>) -> Handled<Vec<Outcome>> {
+        let mut plans = Vec::with_capacity(slots.len());
+        for (slot, said) in slots.iter().zip(said) {
+            plans.push(self.plan(slot, said).await?);
+        }
+        self.check_wanted()?;
         if let Some(ledger) = self.ledger {
             let starting: Vec<_> = plans
                 .iter()
@@ -174,14 +188,19 @@ impl Round<'_> {
         join_all(running).await.into_iter().collect()
     }
 
-    async fn sequential(&self, plans: Vec<Plan>) -> Handled<Vec<Outcome>> {
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(plans.len());
-        for plan in plans {
-            let waits = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Waits(_)));
-            outcomes.push(match plan {
+    /// Each call is planned when its turn comes, so that nobody hears of one that does not start yet. One that was asked
+    /// about and answered runs, whatever waits before it: its answer must not be lost.
+    async fn sequential(&self, slots: &[Slot], said: Vec<Option<Said>>) -> Handled<Vec<Outcome>> {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(slots.len());
+        for (slot, said) in slots.iter().zip(said) {
+            if slot.state == SlotState::Open && outcomes.iter().any(Outcome::waits) {
+                outcomes.push(Outcome::Open);
+                continue;
+            }
+            outcomes.push(match self.plan(slot, said).await? {
                 Plan::Settled(outcome) => outcome,
-                Plan::Run(..) if waits => Outcome::Open,
                 Plan::Run(call, tool) => {
+                    self.check_wanted()?;
                     if let Some(ledger) = self.ledger {
                         ledger.started(&[(&call.id, &call.request)]).await?;
                     }
@@ -206,7 +225,7 @@ impl Round<'_> {
                 if let Some(ledger) = self.ledger {
                     ledger.interrupted(&call.id, tool.name(), &payload);
                 }
-                Ok(Outcome::Waits(payload))
+                Ok(Outcome::Asks(payload))
             }
             Ran::Fatal(failure) => {
                 if let Some(ledger) = self.ledger {
@@ -243,7 +262,7 @@ impl Round<'_> {
             .collect();
         let asked: Vec<_> = pairs()
             .filter_map(|(slot, outcome)| match outcome {
-                Outcome::Waits(payload) => Some(slot.part.with_metadata(INTERRUPT, payload)),
+                Outcome::Asks(payload) | Outcome::Waits(payload) => Some(slot.part.with_metadata(INTERRUPT, payload)),
                 _ => None,
             })
             .collect();
@@ -268,18 +287,25 @@ impl Round<'_> {
                 if answer.is_error {
                     part = part.with_metadata(PENDING_ERROR, &Json::trusted("true"));
                 }
+                let actions = Some(&answer.actions).filter(|actions| !actions.is_empty());
+                if let Some(actions) = actions.and_then(|actions| Json::from_value(actions).ok()) {
+                    part = part.with_metadata(PENDING_ACTIONS, &actions);
+                }
                 match context.as_ref().and_then(|text| Json::from_value(text).ok()) {
                     Some(text) => part.with_metadata(PENDING_CONTEXT, &text),
                     None => part,
                 }
             }
-            Outcome::Waits(payload) => slot.part.with_metadata(INTERRUPT, payload),
-            Outcome::Kept(_) | Outcome::Open => slot.part.clone(),
+            Outcome::Asks(payload) => slot.part.with_metadata(INTERRUPT, payload),
+            Outcome::Kept(_) | Outcome::Waits(_) | Outcome::Open => slot.part.clone(),
         });
-        let message = with_requests(message, noted.collect());
-        let answers = outcomes.into_iter().filter_map(Outcome::new_answer).collect::<Vec<_>>();
-        self.observer.rewritten(&message, &answers).await?;
-        Ok(Came::Interrupted(message))
+        let noted = with_requests(message, noted.collect());
+        self.observer.rewritten(message, &noted).await?;
+        let asked = slots.iter().zip(outcomes).filter_map(|(slot, outcome)| match outcome {
+            Outcome::Asks(payload) => Some(Interrupt::of(slot.request.clone(), payload)),
+            _ => None,
+        });
+        Ok(Came::Interrupted(noted, asked.collect()))
     }
 
     async fn finish(
@@ -291,9 +317,7 @@ impl Round<'_> {
         resumed: bool,
     ) -> Handled<Came> {
         let model = with_requests(message, slots.iter().map(|slot| resolved(&slot.part)).collect());
-        if model != *message {
-            self.observer.rewritten(&model, &[]).await?;
-        }
+        self.observer.rewritten(message, &model).await?;
         let mut parts = Vec::with_capacity(slots.len());
         let mut answers = Vec::new();
         let mut actions = EventActions::default();
@@ -319,11 +343,8 @@ impl Round<'_> {
 }
 
 impl Outcome {
-    fn new_answer(self) -> Option<Answer> {
-        match self {
-            Self::New(answer) => Some(answer),
-            _ => None,
-        }
+    fn waits(&self) -> bool {
+        matches!(self, Self::Asks(_) | Self::Waits(_))
     }
 }
 
@@ -333,7 +354,7 @@ pub(super) fn fresh_id() -> String {
 
 /// A request without what was noted on it while its siblings waited. That a person was asked stays visible.
 fn resolved(part: &Part) -> Part {
-    let noted = [PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, INTERRUPT];
+    let noted = [PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, PENDING_ACTIONS, INTERRUPT];
     if noted.iter().all(|key| part.metadata(key).is_none()) {
         return part.clone();
     }

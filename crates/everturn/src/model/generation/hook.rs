@@ -107,8 +107,9 @@ pub(crate) trait Observer: Send + Sync {
         Ok(None)
     }
 
-    /// The model's last message is now this one; these of its calls have answered and wait for the others.
-    async fn rewritten(&self, _message: &Message, _answers: &[Answer]) -> Handled {
+    /// The model's message with these calls is now the other one, and the last that was said: nothing comes between calls
+    /// and their answers.
+    async fn rewritten(&self, _message: &Message, _now: &Message) -> Handled {
         Ok(())
     }
 
