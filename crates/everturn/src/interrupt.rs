@@ -10,6 +10,7 @@ use crate::json::Json;
 use crate::message::{Message, Role};
 use crate::part::{Part, ToolRequest};
 use crate::tool::Tool;
+use crate::tool::run::Answer;
 use crate::{Error, ErrorKind, Result};
 
 pub(crate) const INTERRUPT: &str = "interrupt";
@@ -94,6 +95,10 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
+    pub(crate) fn of(request: ToolRequest, payload: Json) -> Self {
+        Self { name: request.name, reference: request.reference, input: request.input, payload }
+    }
+
     /// What a model's message waits for.
     #[must_use]
     pub fn all_in(message: &Message) -> Vec<Self> {
@@ -102,8 +107,7 @@ impl Interrupt {
         }
         let waiting = |part: Part| {
             let payload = part.metadata(INTERRUPT)?;
-            let request = part.as_tool_request()?;
-            Some(Self { name: request.name, reference: request.reference, input: request.input, payload })
+            Some(Self::of(part.as_tool_request()?, payload))
         };
         message.parts().into_iter().filter_map(waiting).collect()
     }
@@ -163,6 +167,14 @@ impl Resume {
     /// Answers in place of the tool. The answer must fit the tool's output schema.
     pub fn respond<T: Serialize + ?Sized>(mut self, to: &Interrupt, output: &T) -> Result<Self> {
         self.respond.push(Part::tool_response(&to.name, to.reference.as_deref(), &Json::from_value(output)?));
+        Ok(self)
+    }
+
+    /// Answers in place of the tool that it failed; the model is told why.
+    pub fn fail(mut self, to: &Interrupt, reason: impl AsRef<str>) -> Result<Self> {
+        let output = Answer::error(reason.as_ref()).output;
+        let part = Part::tool_response(&to.name, to.reference.as_deref(), &output);
+        self.respond.push(part.with_metadata(IS_ERROR, &Json::trusted("true")));
         Ok(self)
     }
 
@@ -251,6 +263,7 @@ pub(crate) fn is_waiting(message: &Message) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     Output(Json),
+    Error(Json),
     Restart(Option<Json>),
 }
 
@@ -278,6 +291,11 @@ pub(crate) fn matched(messages: &[Message], resume: &Resume, tools: &[Tool]) -> 
                 "{} waits for approval: restart it with `resumed: {{\"approved\": true}}` or false, it cannot be answered for",
                 shown(&named)
             )));
+        }
+        // An error has the shape of an error, whatever the tool answers otherwise.
+        if part.metadata(IS_ERROR) == Some(Json::trusted("true")) {
+            said[index] = Some(Said::Error(output));
+            continue;
         }
         if let Some(tool) = tools.iter().find(|tool| tool.name() == named.name) {
             tool.check_output(&output)?;

@@ -469,6 +469,8 @@ pub struct TurnRecord {
     pub invocation: InvocationId,
     /// The agent that runs it.
     pub agent: Option<AgentName>,
+    /// The point it started from.
+    pub from: Point,
     /// What it was given.
     pub input: Input,
     /// Its tool calls, with the attempt that made each.

@@ -65,7 +65,7 @@ broken_stores! {
     watches_that_replay: |_| sessions::WatchReplays => "watching::nothing_is_told_when_nothing_changed";
 
     expect_ignored: |_| turns::IgnoresExpect => "busy::an_unexpected_head_is_a_conflict_before_any_work",
-        "edits::an_edit_may_insist_on_its_head", "busy::racing_turns_that_expect_one_head_have_one_winner";
+        "edits::an_edit_may_insist_on_its_head", "branches::a_move_may_insist_on_the_head", "busy::racing_turns_that_expect_one_head_have_one_winner";
     keys_ignored: |_| turns::IgnoresKeys => "keys::a_running_turn_is_not_begun_twice",
         "keys::racing_requests_with_one_key_run_once";
     payloads_ignored: |_| turns::IgnoresPayloads::default() => "keys::another_payload_is_a_conflict";

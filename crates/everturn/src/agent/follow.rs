@@ -107,8 +107,8 @@ impl Following {
             news: None,
         };
         // A position that cannot be is refused now, and not when somebody reads.
-        if following.from_ring() == Found::Elsewhere {
-            following.from_store().await?;
+        if following.take_from_ring() == Found::Elsewhere {
+            following.read_store().await?;
         }
         following.attend();
         Ok(following)
@@ -138,7 +138,7 @@ impl Following {
             if self.ended {
                 return Ok(None);
             }
-            match self.from_ring() {
+            match self.take_from_ring() {
                 Found::Some => {}
                 Found::Nothing => {
                     let seen = self.next;
@@ -146,12 +146,12 @@ impl Following {
                     // Closed, and nothing behind what was read: what became of the turn is in the store.
                     let more =
                         news.wait_for(|news| news.closed || news.chunks > seen).await.is_ok_and(|news| !news.closed);
-                    if !more && self.from_store().await? == Found::Nothing {
+                    if !more && self.read_store().await? == Found::Nothing {
                         tokio::time::sleep(SOON).await;
                     }
                 }
                 Found::Elsewhere => {
-                    if self.from_store().await? == Found::Nothing {
+                    if self.read_store().await? == Found::Nothing {
                         tokio::time::sleep(LOOK).await;
                     }
                 }
@@ -169,7 +169,7 @@ impl Following {
     }
 
     /// Takes what the turn said lately, if it runs in this process.
-    fn from_ring(&mut self) -> Found {
+    fn take_from_ring(&mut self) -> Found {
         let Some((attempt, ring)) = self.def.local.stream(self.turn) else { return Found::Elsewhere };
         // Whether there were earlier attempts the store knows.
         if self.attempt.unwrap_or(1) != attempt || (self.attempt.is_none() && attempt > 1) {
@@ -202,7 +202,7 @@ impl Following {
     }
 
     /// Reads on in the store, and looks what became of the turn.
-    async fn from_store(&mut self) -> Result<Found> {
+    async fn read_store(&mut self) -> Result<Found> {
         let after = match (self.attempt, self.next.checked_sub(1)) {
             (Some(attempt), Some(n)) => Some(Position { attempt, n }),
             // Before an attempt's first chunk there is no position: behind every one of the attempt before.

@@ -45,6 +45,7 @@ mod sign;
 mod transform;
 mod turns;
 mod upcast;
+mod withdraw;
 
 use std::fmt;
 use std::marker::PhantomData;

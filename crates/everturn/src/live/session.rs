@@ -273,7 +273,7 @@ impl<S: CustomState> Session<S> {
     pub async fn rewind(&self, to: Point, under_lease: UnderLease) -> Result<SessionRecord> {
         let (store, key) = self.stored()?;
         let name = self.run.running().as_ref().map(|turn| turn.branch.clone()).unwrap_or_default();
-        store.branch(&key, BranchChange::Move { name, to, under_lease }).await
+        store.branch(&key, BranchChange::Move { name, to, expect: None, under_lease }).await
     }
 
     /// Where its answer goes as it is made.

@@ -228,7 +228,7 @@ pub trait StoreExt: Store {
 
     /// Moves `main`'s head to a point: a rewind, or a redo.
     async fn rewind(&self, key: &SessionKey, to: Point) -> Result<SessionRecord> {
-        let change = BranchChange::Move { name: BranchName::main(), to, under_lease: UnderLease::Refuse };
+        let change = BranchChange::Move { name: BranchName::main(), to, expect: None, under_lease: UnderLease::Refuse };
         self.branch(key, change).await
     }
 

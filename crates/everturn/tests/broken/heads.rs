@@ -24,7 +24,7 @@ impl Breakage for SideLinesPush {
         let mut receipt = inner.end(end).await?;
         if let (false, true, Some(turn)) = (receipt.on_head, completed, turn) {
             let (name, to) = (BranchName::main(), receipt.point);
-            let change = BranchChange::Move { name, to, under_lease: UnderLease::Force };
+            let change = BranchChange::Move { name, to, expect: None, under_lease: UnderLease::Force };
             inner.branch(&turn.session, change).await?;
             receipt.on_head = true;
         }
@@ -107,7 +107,9 @@ pub(crate) struct MovesUnderLease;
 impl Breakage for MovesUnderLease {
     async fn branch(&self, inner: &Inner, session: &SessionKey, change: BranchChange) -> Result<SessionRecord> {
         let forced = match change {
-            BranchChange::Move { name, to, .. } => BranchChange::Move { name, to, under_lease: UnderLease::Force },
+            BranchChange::Move { name, to, expect, .. } => {
+                BranchChange::Move { name, to, expect, under_lease: UnderLease::Force }
+            }
             BranchChange::Delete { name, .. } => BranchChange::Delete { name, under_lease: UnderLease::Force },
             create => create,
         };

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use everturn::store::*;
 use everturn::{
     Aborted, Begin, BranchName, Clock, CustomChange, Digest, EndStatus, ErrorKind, Fence, Json, ManualClock, Point,
-    Receipt, Result, Timestamp, TurnId, TurnKey, TurnRecord, TurnStatus, ViewChange,
+    Receipt, Result, SessionKey, SessionRecord, Timestamp, TurnId, TurnKey, TurnRecord, TurnStatus, ViewChange,
 };
 
 use super::{Breakage, Inner, forged};
@@ -28,6 +28,16 @@ impl Breakage for IgnoresExpect {
     async fn commit(&self, inner: &Inner, mut commit: Commit) -> Result<Receipt> {
         commit.expect = None;
         inner.commit(commit).await
+    }
+
+    async fn branch(&self, inner: &Inner, session: &SessionKey, change: BranchChange) -> Result<SessionRecord> {
+        let careless = match change {
+            BranchChange::Move { name, to, under_lease, .. } => {
+                BranchChange::Move { name, to, expect: None, under_lease }
+            }
+            other => other,
+        };
+        inner.branch(session, careless).await
     }
 }
 

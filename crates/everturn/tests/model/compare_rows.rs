@@ -167,6 +167,7 @@ async fn turn_record(model: &Model, store: &dyn Store, turn: TurnIx, lane: usize
     same("a turn", &(found.turn, found.status, found.attempt), &(id, model.turn_status(turn), row.attempt))?;
     same("a turn's session", &found.session, &model.sessions[row.session].key)?;
     same("a turn's invocation", &(found.invocation, found.agent), &(row.invocation.clone(), row.agent.clone()))?;
+    same("where a turn started", &found.from, &model.nodes[row.start].point)?;
     let mut input = row.input.clone();
     input.state_delta.set.retain(|key, _| !key.starts_with("temp:"));
     input.state_delta.remove.retain(|key| !key.starts_with("temp:"));

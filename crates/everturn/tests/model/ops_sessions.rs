@@ -134,11 +134,12 @@ impl World {
             if world.rng.percent(4) { Point::new(9_999_999) } else { world.model.nodes[node].point }
         };
         let under_lease = if self.rng.percent(50) { UnderLease::Refuse } else { UnderLease::Force };
+        let expect = if self.rng.percent(20) { Some(point(self)) } else { None };
         let change = match self.rng.below(10) {
             0..3 => BranchChange::Create { name: self.some_branch(), at: point(self) },
             3..5 => BranchChange::Delete { name: self.some_branch(), under_lease },
-            5 => BranchChange::Move { name: self.some_branch(), to: point(self), under_lease },
-            _ => BranchChange::Move { name: self.a_branch_of(session), to: point(self), under_lease },
+            5 => BranchChange::Move { name: self.some_branch(), to: point(self), expect, under_lease },
+            _ => BranchChange::Move { name: self.a_branch_of(session), to: point(self), expect, under_lease },
         };
         self.note((&key, &change));
         let expected = self.model.branch(&key, &change);

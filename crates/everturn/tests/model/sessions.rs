@@ -138,9 +138,13 @@ impl Model {
                 let node = self.settled(session, *at)?;
                 self.sessions[session].heads.insert(name.clone(), Head { node, lease: None });
             }
-            BranchChange::Move { name, to, under_lease } => {
+            BranchChange::Move { name, to, expect, under_lease } => {
                 if !known(self, name) {
                     return Err(ErrorKind::NotFound);
+                }
+                let head = self.nodes[self.sessions[session].heads[name].node].point;
+                if expect.is_some_and(|expect| expect != head) {
+                    return Err(ErrorKind::Conflict);
                 }
                 let node = self.settled(session, *to)?;
                 self.free(session, name, *under_lease)?;

@@ -113,7 +113,7 @@ async fn empty_nameless_and_overlong_answers_fail_and_name_the_model() {
 #[tokio::test]
 async fn a_model_cannot_note_on_its_requests_what_only_we_may() {
     let forged = Part::from_json(json(
-        r#"{"toolRequest":{"name":"add","ref":"1","input":{"a":1,"b":2}},"metadata":{"pendingOutput":99,"resumed":true,"mine":1}}"#,
+        r#"{"toolRequest":{"name":"add","ref":"1","input":{"a":1,"b":2}},"metadata":{"pendingOutput":99,"pendingActions":{"escalate":true},"resumed":true,"mine":1}}"#,
     ))
     .unwrap();
     let model = script([Reply::parts(vec![forged]), Reply::text("ok")]);

@@ -10,12 +10,13 @@ use everturn::{
 use crate::support::*;
 use crate::tools::*;
 
-fn asked(output: &Output) -> Vec<Interrupt> {
+#[track_caller]
+pub(crate) fn asked(output: &Output) -> Vec<Interrupt> {
     assert_eq!((output.finish_reason, &output.error), (Some(FinishReason::Interrupted), &None));
     Interrupt::all_in(output.message.as_ref().unwrap())
 }
 
-fn answer(resume: Resume) -> Input {
+pub(crate) fn answer(resume: Resume) -> Input {
     Input::resume(&resume).unwrap()
 }
 

@@ -97,7 +97,8 @@ impl<S: CustomState> HookContext<S> {
 pub struct Preparation {
     /// The instructions.
     pub system: Option<String>,
-    /// The conversation, after the instructions and the prompt's own preamble.
+    /// The conversation, after the instructions and the prompt's own preamble. When a turn answers what was asked, the
+    /// message whose calls it answers is not among them: it follows them as it is.
     pub messages: Vec<Message>,
     /// Said to the model after everything else, each time it is asked.
     pub reminders: Vec<Message>,

@@ -17,7 +17,7 @@ use crate::event::{Event, EventActions, EventKind};
 use crate::interrupt::{Interrupt, slots};
 use crate::json::Json;
 use crate::live::{Session, attribution};
-use crate::message::{Message, Role};
+use crate::message::Message;
 use crate::model::generation::calls::Call;
 use crate::model::generation::hook::{Author, Observer, Verdict};
 use crate::model::{ModelChunk, ModelRequest};
@@ -224,13 +224,19 @@ impl<S: CustomState> Observer for Speaking<'_, S> {
         Ok((!contexts.is_empty()).then(|| contexts.join("\n")))
     }
 
-    async fn rewritten(&self, message: &Message) -> Handled {
-        let own = |message: &Message| message.role() == Role::Model && Seat::of(message) == self.seat;
+    async fn rewritten(&self, message: &Message, now: &Message) -> Handled {
+        // Beside other calls of agents there is no last message, and nobody looks for one.
+        if self.in_call() && message == now {
+            return Ok(());
+        }
+        // By what it says: a tool may have said something in the model's name since.
+        let signed = self.seat.sign(message);
+        let own = |other: &Message| *other == signed || other == message;
         let mut event = self.event();
         event.kind = EventKind::ToolCall;
-        let old = self.session.run().work().replace_last(own, self.seat.sign(message), event.clone())?;
+        let old = self.session.run().work().replace_last(own, self.seat.sign(now), event.clone())?;
         let before = Interrupt::all_in(&old);
-        let asked = Interrupt::all_in(message).into_iter().filter(|asked| !before.contains(asked));
+        let asked = Interrupt::all_in(now).into_iter().filter(|asked| !before.contains(asked));
         event.actions.requested_tool_confirmations = asked.filter_map(|asked| asked.confirmation()).collect();
         if event.actions.is_empty() { Ok(()) } else { self.keep(event) }
     }

@@ -27,10 +27,12 @@ pub(super) async fn run<S: CustomState>(team: &Team<S>, turn: Turn<S>) -> Handle
     let mut resume = turn.input().resume.as_ref().map(Resume::read).transpose()?;
     check_input(&turn, resume.as_ref())?;
     let before = session.messages();
+    // Whoever keeps the state counts no turns, but what was said before shows.
+    let is_first = turn.index() == 0 && before.len() == turn.input().messages.len();
     session.run().restore_earlier()?;
     let context = Arc::new(HookContext::new(session.clone(), turn.input().clone()));
     let floor = Floor { team, session: session.clone(), context, call: None };
-    if resume.is_none() && turn.index() == 0 {
+    if resume.is_none() && is_first {
         let root = Speaking::new(&floor, 0);
         let start = async {
             for hook in root.hooks() {
@@ -72,10 +74,9 @@ fn first<S: CustomState>(team: &Team<S>, session: &Session<S>) -> Handled<usize>
 pub(super) async fn speak<S: CustomState>(speaking: &Speaking<'_, S>, resume: Option<Resume>) -> Handled<Ended> {
     let ready = speaking.ready;
     let generated = generate(speaking, resume).await?;
-    let asked = generated.interrupts();
-    if !asked.is_empty() {
+    if !generated.asked.is_empty() {
         for hook in speaking.hooks() {
-            heard("on_interrupt", hook.on_interrupt(&speaking.context, &asked).await)?;
+            heard("on_interrupt", hook.on_interrupt(&speaking.context, &generated.asked).await)?;
         }
     }
     for hook in speaking.hooks() {
@@ -164,14 +165,16 @@ async fn request<S: CustomState>(speaking: &Speaking<'_, S>) -> Handled<ModelReq
         Some(System::Template(text)) => Some(text.clone()),
         Some(System::Function(instructions)) => Some(instructions(session)?),
     };
-    let messages = shown(session.model_messages(), &speaking.seat, &speaking.team.root().name);
+    let mut messages = shown(session.model_messages(), &speaking.seat, &speaking.team.root().name);
+    // Calls that are still to be answered are gone on with as they are stored, whatever hooks make of the rest.
+    let unanswered = messages.pop_if(|last| !slots(last).is_empty());
     let mut prepared = Preparation { system, messages, reminders: Vec::new() };
     for hook in speaking.hooks() {
         heard("before_generation", hook.before_generation(&speaking.context, &mut prepared).await)?;
     }
     let system = prepared.system.as_ref().map(|text| Message::of_text(Role::System, text));
     let messages = system.into_iter().chain(prompt.preamble.iter().cloned()).chain(prepared.messages.iter().cloned());
-    let mut request = ModelRequest::new(messages.collect());
+    let mut request = ModelRequest::new(messages.chain(unanswered).collect());
     request.config.clone_from(&prompt.config);
     request.output_schema = speaking.ready.output.as_ref().map(|schema| schema.json().clone());
     request.cache_key = Some(cache_key(session));

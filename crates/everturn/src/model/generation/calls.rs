@@ -7,11 +7,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolMode;
 use super::hook::{Earlier, Ledger, Observer, Verdict};
+use crate::Error;
 use crate::agent::{Failure, Handled};
 use crate::event::EventActions;
 use crate::interrupt::{
-    Approval, INTERRUPT, IS_ERROR, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState, approval_question,
-    is_gate, slots, unknown_question,
+    Approval, INTERRUPT, IS_ERROR, Interrupt, PENDING_OUTPUT, RESOLVED, RESUMED, Said, Slot, SlotState,
+    approval_question, is_gate, slots, unknown_question,
 };
 use crate::json::Json;
 use crate::message::{Message, Role};
@@ -28,6 +29,9 @@ const PENDING_ACTIONS: &str = "pendingActions";
 /// What a model is told that asked for a person where there is none.
 const NOBODY_TO_ASK: &str = "this call needs a person's answer, and nobody can be asked while an agent works as a tool: \
                              do without it, and say in your answer what a person has to decide";
+/// All that is noted on requests, by us and nobody else.
+pub(super) const NOTES: [&str; 7] =
+    [INTERRUPT, PENDING_OUTPUT, PENDING_ERROR, PENDING_CONTEXT, PENDING_ACTIONS, RESOLVED, RESUMED];
 
 /// One call of a tool.
 #[derive(Clone, Debug)]
@@ -41,8 +45,8 @@ pub(crate) struct Call {
 pub(crate) enum Came {
     /// All have answered.
     Answered(Box<Answered>),
-    /// Some wait for a person. The message, with what is known of each call.
-    Interrupted(Message),
+    /// Some wait for a person. The message, with what is known of each call, and what was asked just now.
+    Interrupted(Message, Vec<Interrupt>),
 }
 
 pub(crate) struct Answered {
@@ -58,7 +62,9 @@ enum Outcome {
     Kept(Answer),
     /// Answered in this one.
     New(Answer),
-    /// Waits for a person.
+    /// Asks a person, in this round.
+    Asks(Json),
+    /// Asked a person in an earlier round, and waits.
     Waits(Json),
     /// Not started: an earlier one waits.
     Open,
@@ -84,25 +90,13 @@ impl Round<'_> {
         let mut said = said;
         said.resize(slots.len(), None);
         let resumed = said.iter().any(Option::is_some);
-        let mut plans = Vec::with_capacity(slots.len());
-        let mut blocked = false;
-        for (slot, said) in slots.iter().zip(said) {
-            let plan = if blocked && matches!(slot.state, SlotState::Open) {
-                Plan::Settled(Outcome::Open)
-            } else {
-                self.plan(slot, said).await?
-            };
-            blocked |= self.mode == ToolMode::Sequential && matches!(plan, Plan::Settled(Outcome::Waits(_)));
-            plans.push(plan);
-        }
         let mut outcomes = match self.mode {
-            ToolMode::Parallel => self.parallel(plans).await?,
-            ToolMode::Sequential => self.sequential(plans).await?,
+            ToolMode::Parallel => self.parallel(&slots, said).await?,
+            ToolMode::Sequential => self.sequential(&slots, said).await?,
         };
         let contexts = self.after(&slots, &mut outcomes).await?;
         self.stream(&slots, &outcomes).await?;
-        let open = |outcome: &Outcome| matches!(outcome, Outcome::Waits(_) | Outcome::Open);
-        if outcomes.iter().any(open) {
+        if outcomes.iter().any(|outcome| outcome.waits() || matches!(outcome, Outcome::Open)) {
             self.interrupt(message, &slots, outcomes, &contexts).await
         } else {
             self.finish(message, &slots, outcomes, &contexts, resumed).await
@@ -113,11 +107,15 @@ impl Round<'_> {
         let resumed = match (&slot.state, said) {
             (SlotState::Done(output), _) => {
                 let is_error = slot.part.metadata(PENDING_ERROR).is_some();
-                let actions = slot.part.metadata(PENDING_ACTIONS).and_then(|json| json.to().ok()).unwrap_or_default();
+                let actions = slot.part.metadata(PENDING_ACTIONS).and_then(|actions| actions.to().ok());
+                let actions = actions.unwrap_or_default();
                 return Ok(Plan::Settled(Outcome::Kept(Answer { is_error, actions, ..Answer::of(output.clone()) })));
             }
             (SlotState::Waiting(payload), None) => return Ok(Plan::Settled(Outcome::Waits(payload.clone()))),
             (_, Some(Said::Output(output))) => return Ok(Plan::Settled(Outcome::New(Answer::of(output)))),
+            (_, Some(Said::Error(output))) => {
+                return Ok(Plan::Settled(Outcome::New(Answer { is_error: true, ..Answer::of(output) })));
+            }
             (_, Some(Said::Restart(resumed))) => resumed,
             (SlotState::Open, None) => None,
         };
@@ -133,7 +131,7 @@ impl Round<'_> {
         };
         if tool.needs_approval || is_gate(slot) {
             match resumed.as_ref().and_then(|json| json.to::<Approval>().ok()) {
-                None => return Ok(Plan::Settled(self.waits(approval_question()))),
+                None => return Ok(Plan::Settled(self.asks(approval_question()))),
                 Some(Approval { approved: false, reason }) => {
                     let why = reason.map_or_else(String::new, |reason| format!(": {reason}"));
                     return new(Answer::error(&format!("a person did not allow this call{why}")));
@@ -146,7 +144,7 @@ impl Round<'_> {
             Some(Earlier::Failed(output)) => return new(Answer { is_error: true, ..Answer::of(output) }),
             Some(Earlier::Unknown(id)) => match tool.unknown {
                 Unknown::RunAgain => id,
-                Unknown::Ask => return Ok(Plan::Settled(self.waits(unknown_question()))),
+                Unknown::Ask => return Ok(Plan::Settled(self.asks(unknown_question()))),
             },
             None => self.ledger.map_or_else(fresh_id, |ledger| ledger.next_call()),
         };
@@ -157,12 +155,25 @@ impl Round<'_> {
         }
     }
 
-    /// A call that waits for a person, or cannot.
-    fn waits(&self, payload: Json) -> Outcome {
-        if self.observer.in_call() { Outcome::New(Answer::error(NOBODY_TO_ASK)) } else { Outcome::Waits(payload) }
+    /// A call that asks a person, or cannot.
+    fn asks(&self, payload: Json) -> Outcome {
+        if self.observer.in_call() { Outcome::New(Answer::error(NOBODY_TO_ASK)) } else { Outcome::Asks(payload) }
     }
 
-    async fn parallel(&self, plans: Vec<Plan>) -> Handled<Vec<Outcome>> {
+    /// Refuses to start anything in a turn that nobody wants any more.
+    fn check_wanted(&self) -> Handled {
+        match self.ledger.is_some_and(|ledger| ledger.cancel().is_cancelled()) {
+            true => Err(Error::aborted("the turn was cancelled before its tools ran").into()),
+            false => Ok(()),
+        }
+    }
+
+    async fn parallel(&self, slots: &[Slot], said: Vec<Option<Said>>) -> Handled<Vec<Outcome>> {
+        let mut plans = Vec::with_capacity(slots.len());
+        for (slot, said) in slots.iter().zip(said) {
+            plans.push(self.plan(slot, said).await?);
+        }
+        self.check_wanted()?;
         if let Some(ledger) = self.ledger {
             let starting: Vec<_> = plans
                 .iter()
@@ -185,14 +196,19 @@ impl Round<'_> {
         join_all(running).await.into_iter().collect()
     }
 
-    async fn sequential(&self, plans: Vec<Plan>) -> Handled<Vec<Outcome>> {
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(plans.len());
-        for plan in plans {
-            let waits = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Waits(_)));
-            outcomes.push(match plan {
+    /// Each call is planned when its turn comes, so that nobody hears of one that does not start yet. One that was asked
+    /// about and answered runs, whatever waits before it: its answer must not be lost.
+    async fn sequential(&self, slots: &[Slot], said: Vec<Option<Said>>) -> Handled<Vec<Outcome>> {
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(slots.len());
+        for (slot, said) in slots.iter().zip(said) {
+            if slot.state == SlotState::Open && outcomes.iter().any(Outcome::waits) {
+                outcomes.push(Outcome::Open);
+                continue;
+            }
+            outcomes.push(match self.plan(slot, said).await? {
                 Plan::Settled(outcome) => outcome,
-                Plan::Run(..) if waits => Outcome::Open,
                 Plan::Run(call, tool) => {
+                    self.check_wanted()?;
                     if let Some(ledger) = self.ledger {
                         ledger.started(&[(&call.id, &call.request)]).await?;
                     }
@@ -212,7 +228,7 @@ impl Round<'_> {
                 if let Some(ledger) = self.ledger {
                     ledger.interrupted(&call.id, tool.name(), &payload);
                 }
-                Ok(Outcome::Waits(payload))
+                Ok(Outcome::Asks(payload))
             }
             ran @ (Ran::Answered(_) | Ran::Interrupted(_)) => {
                 let answer = match ran {
@@ -259,7 +275,7 @@ impl Round<'_> {
             .collect();
         let asked: Vec<_> = pairs()
             .filter_map(|(slot, outcome)| match outcome {
-                Outcome::Waits(payload) => Some(slot.part.with_metadata(INTERRUPT, payload)),
+                Outcome::Asks(payload) | Outcome::Waits(payload) => Some(slot.part.with_metadata(INTERRUPT, payload)),
                 _ => None,
             })
             .collect();
@@ -284,21 +300,25 @@ impl Round<'_> {
                 if answer.is_error {
                     part = part.with_metadata(PENDING_ERROR, &Json::trusted("true"));
                 }
-                // What it asked the runtime to do is done when its siblings have answered too.
-                if let Some(actions) = Some(&answer.actions).filter(|actions| !actions.is_empty()) {
-                    part = part.with_metadata(PENDING_ACTIONS, &Json::from_value(actions).unwrap_or_default());
+                let actions = Some(&answer.actions).filter(|actions| !actions.is_empty());
+                if let Some(actions) = actions.and_then(|actions| Json::from_value(actions).ok()) {
+                    part = part.with_metadata(PENDING_ACTIONS, &actions);
                 }
                 match context.as_ref().and_then(|text| Json::from_value(text).ok()) {
                     Some(text) => part.with_metadata(PENDING_CONTEXT, &text),
                     None => part,
                 }
             }
-            Outcome::Waits(payload) => slot.part.with_metadata(INTERRUPT, payload),
-            Outcome::Kept(_) | Outcome::Open => slot.part.clone(),
+            Outcome::Asks(payload) => slot.part.with_metadata(INTERRUPT, payload),
+            Outcome::Kept(_) | Outcome::Waits(_) | Outcome::Open => slot.part.clone(),
         });
-        let message = with_requests(message, noted.collect());
-        self.observer.rewritten(&message).await?;
-        Ok(Came::Interrupted(message))
+        let noted = with_requests(message, noted.collect());
+        self.observer.rewritten(message, &noted).await?;
+        let asked = slots.iter().zip(outcomes).filter_map(|(slot, outcome)| match outcome {
+            Outcome::Asks(payload) => Some(Interrupt::of(slot.request.clone(), payload)),
+            _ => None,
+        });
+        Ok(Came::Interrupted(noted, asked.collect()))
     }
 
     async fn finish(
@@ -310,9 +330,7 @@ impl Round<'_> {
         resumed: bool,
     ) -> Handled<Came> {
         let model = with_requests(message, slots.iter().map(|slot| resolved(&slot.part)).collect());
-        if model != *message {
-            self.observer.rewritten(&model).await?;
-        }
+        self.observer.rewritten(message, &model).await?;
         let mut parts = Vec::with_capacity(slots.len());
         let mut answers = Vec::new();
         let mut actions = EventActions::default();
@@ -334,6 +352,12 @@ impl Round<'_> {
         }
         self.observer.answered(&tool, &answers, long_running).await?;
         Ok(Came::Answered(Box::new(Answered { model, tool, actions })))
+    }
+}
+
+impl Outcome {
+    fn waits(&self) -> bool {
+        matches!(self, Self::Asks(_) | Self::Waits(_))
     }
 }
 

@@ -125,8 +125,9 @@ pub(crate) trait Observer: Send + Sync {
         Ok(None)
     }
 
-    /// The model's last message is now this one: what its calls wait for is noted on it, or no longer.
-    async fn rewritten(&self, _message: &Message) -> Handled {
+    /// The model's message with these calls is now the other one, and the last that was said: nothing comes between calls
+    /// and their answers.
+    async fn rewritten(&self, _message: &Message, _now: &Message) -> Handled {
         Ok(())
     }
 

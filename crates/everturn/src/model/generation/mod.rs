@@ -29,7 +29,7 @@ mod stream;
 
 use tracing::Instrument as _;
 
-use calls::{Came, Round, of_model};
+use calls::{Came, NOTES, Round, of_model};
 use hook::{Ledger, Nobody, Observer, ledger};
 pub use stream::GenerationStream;
 
@@ -37,9 +37,7 @@ use super::ask::generate_stream;
 use super::{Model, ModelRequest, ModelResponse};
 use crate::agent::{Failure, Handled};
 use crate::event::EventActions;
-use crate::interrupt::{
-    INTERRUPT, Interrupt, PENDING_OUTPUT, RESOLVED, RESUMED, Resume, Said, is_waiting, matched, slots, waits,
-};
+use crate::interrupt::{Interrupt, Resume, Said, is_waiting, matched, slots, waits};
 use crate::message::{Message, Role};
 use crate::part::{Part, PartKind};
 use crate::snapshot::FinishReason;
@@ -94,6 +92,9 @@ pub struct Generated {
     pub iterations: usize,
     /// What the last tools asked the runtime to do.
     pub actions: EventActions,
+    /// What people were asked just now. What it waits for in all, be it asked before, is in
+    /// [`interrupts`](Generated::interrupts).
+    pub asked: Vec<Interrupt>,
 }
 
 impl Generated {
@@ -221,9 +222,10 @@ impl Running<'_> {
             let tools = &self.of.tools;
             let round = Round { tools, mode: self.of.mode, observer: self.observer, ledger: self.ledger.as_ref() };
             match round.run(&last, std::mem::take(&mut answers)).await? {
-                Came::Interrupted(message) => {
+                Came::Interrupted(message, asked) => {
                     self.replace_last(message);
-                    return Ok(self.done(FinishReason::Interrupted, EventActions::default()));
+                    let done = self.done(FinishReason::Interrupted, EventActions::default());
+                    return Ok(Generated { asked, ..done });
                 }
                 Came::Answered(answered) => {
                     self.replace_last(answered.model);
@@ -259,6 +261,7 @@ impl Running<'_> {
             usage: self.usage,
             iterations: self.iterations,
             actions,
+            asked: Vec::new(),
         }
     }
 
@@ -315,8 +318,12 @@ impl Running<'_> {
 
     /// Takes the model's chunks to their end.
     async fn hear(&self, request: ModelRequest) -> Handled<ModelResponse> {
-        let mut stream = generate_stream(self.of.model, request);
         let cancel = self.ledger.as_ref().map(|ledger| ledger.cancel()).unwrap_or_default();
+        if cancel.is_cancelled() {
+            // Asking costs, even if nobody listens to the answer.
+            return Err(Error::aborted("the turn was cancelled before the model was asked").into());
+        }
+        let mut stream = generate_stream(self.of.model, request);
         let mut bytes = 0;
         let failure: Failure = loop {
             let next = tokio::select! {
@@ -364,7 +371,7 @@ impl Running<'_> {
             let Some(request) = part.as_tool_request().filter(|request| !request.name.is_empty()) else {
                 return Err(Error::unavailable("it asked for a tool without naming it: try again").into());
             };
-            for key in [INTERRUPT, PENDING_OUTPUT, RESOLVED, RESUMED] {
+            for key in NOTES {
                 if part.metadata(key).is_some() {
                     *part = part.without_metadata(key);
                 }

@@ -320,7 +320,7 @@ pub(super) fn edit(key: &SessionKey, text: &str) -> Commit {
 }
 
 pub(super) fn move_main(to: Point, under_lease: UnderLease) -> BranchChange {
-    BranchChange::Move { name: BranchName::main(), to, under_lease }
+    BranchChange::Move { name: BranchName::main(), to, expect: None, under_lease }
 }
 
 pub(super) fn texts(state: &PointState) -> Vec<String> {

@@ -124,7 +124,7 @@ pub(super) async fn a_branch_can_be_deleted_but_not_main(t: Bench) -> Check {
     for name in [side.clone(), BranchName::new("unknown")?] {
         let change = delete(&name, UnderLease::Refuse);
         refused(t.store.branch(&key, change).await, ErrorKind::NotFound, "deleting a branch that is not there")?;
-        let change = BranchChange::Move { name, to: one.point, under_lease: UnderLease::Refuse };
+        let change = BranchChange::Move { name, to: one.point, expect: None, under_lease: UnderLease::Refuse };
         refused(t.store.branch(&key, change).await, ErrorKind::NotFound, "moving a branch that is not there")?;
     }
     let main = delete(&BranchName::main(), UnderLease::Force);
@@ -154,6 +154,22 @@ pub(super) async fn a_leased_branch_stays_where_it_is_unless_forced(t: Bench) ->
     holds(t.store.end(end(on_main.fence, "main")).await?.on_head, "the other turn ends on its head")
 }
 
+pub(super) async fn a_move_may_insist_on_the_head(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let one = t.say(&key, "one").await?;
+    let two = t.say(&key, "two").await?;
+    let to = |expect: Point| BranchChange::Move {
+        name: BranchName::main(),
+        to: Point::new(1),
+        expect: Some(expect),
+        under_lease: UnderLease::Force,
+    };
+    let before = t.footprint(&key).await?;
+    refused(t.store.branch(&key, to(one.point)).await, ErrorKind::Conflict, "a move that expects another head")?;
+    same(t.footprint(&key).await?, before, "what the refusal left")?;
+    same(t.store.branch(&key, to(two.point)).await?.head, Point::new(1), "the head after a move that expected it")
+}
+
 pub(super) async fn the_dead_do_not_hold_a_head(t: Bench) -> Check {
     let key = t.session("s").await?;
     let one = t.say(&key, "one").await?;
@@ -170,9 +186,8 @@ pub(super) async fn branch_changes_are_admin_records(t: Bench) -> Check {
     let key = t.session("s").await?;
     let one = t.say(&key, "one").await?;
     let side = t.branch_off(&key, "side", one.point).await?;
-    t.store
-        .branch(&key, BranchChange::Move { name: side.clone(), to: Point::new(1), under_lease: UnderLease::Refuse })
-        .await?;
+    let (name, to) = (side.clone(), Point::new(1));
+    t.store.branch(&key, BranchChange::Move { name, to, expect: None, under_lease: UnderLease::Refuse }).await?;
     t.rewind(&key, Point::new(1)).await?;
     t.store.branch(&key, delete(&side, UnderLease::Refuse)).await?;
     let records = t.records(&key).await?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::bench::{
     Bench, answer, delta, edit, end, failure, invocation, iteration, json, key, said, set, step, texts, told, turn,
+    turn_from,
 };
 use super::verdict::{Check, holds, same, there};
 use crate::store::{At, BeginTurn, Busy, CreateSession, EndTurn, Start, StepTurn, UpdateSession};
@@ -105,6 +106,30 @@ pub(super) async fn a_record_changes_things_in_a_fixed_order(t: Bench) -> Check 
     t.change(&key, changes).await?;
     let wanted = ["one", "spliced", "new", "last"].map(String::from).to_vec();
     same(t.texts(&key).await?, wanted, "the splice first, then the events in order")
+}
+
+pub(super) async fn a_turn_knows_where_it_started(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let root = t.head(&key).await?;
+    let one = t.begin(&key, "one").await?;
+    let from = async |turn| Check::Ok(there(t.second().await?.turn(turn).await?, "the turn")?.from);
+    same(from(one.turn).await?, root, "where a running turn started")?;
+    t.store.step(step(one.fence, "on its way")).await?;
+    let ended = t.store.end(end(one.fence, "one")).await?;
+    same(from(one.turn).await?, root, "where the first turn started")?;
+    let lost = t.begin(&key, "lost").await?;
+    t.store.end(failure(lost.fence, "lost")).await?;
+    let edited = t.store.commit(edit(&key, "edit")).await?;
+    let two = t.begin(&key, "two").await?;
+    t.store.end(end(two.fence, "two")).await?;
+    let side = t.store.begin(turn_from(&key, ended.point, "side")).await?.begun()?;
+    t.store.end(end(side.fence, "side")).await?;
+    let found = [from(lost.turn).await?, from(two.turn).await?, from(side.turn).await?];
+    same(
+        found,
+        [ended.point, edited.point, ended.point],
+        "where a void turn, one after an edit and a side line started",
+    )
 }
 
 pub(super) async fn turns_are_counted_along_the_line(t: Bench) -> Check {

@@ -279,7 +279,7 @@ impl Walk {
     async fn rewind(&mut self) -> Check {
         let branch = self.branch();
         let to = self.random.pick(&self.model.settled);
-        let change = BranchChange::Move { name: branch.clone(), to, under_lease: UnderLease::Refuse };
+        let change = BranchChange::Move { name: branch.clone(), to, expect: None, under_lease: UnderLease::Refuse };
         let key = self.key.clone();
         let moved = self.store().branch(&key, change).await;
         if self.model.leases.contains_key(&branch) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::body::{Body, decode};
 use super::fold::load_artifact;
-use super::line::find_point;
+use super::line::{climb, find_point};
 use super::rules::{Env, NO_LIMIT, head_of, is_voided, live_session};
 use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use super::turns::ended;
@@ -161,6 +161,10 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
         input.state_delta.remove.extend(event.state_removed);
     }
     let row = read.turn(id.session, id.begin)?;
+    let from = match &row {
+        Some(row) => Point::new(row.start.seq),
+        None => started_from(read, &begin.meta)?,
+    };
     let ended = match &row {
         Some(_) => None,
         None => ended(read, &session, id.begin)?,
@@ -189,10 +193,35 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
         attempt: row.map_or(attempt, |row| row.attempt),
         invocation: begin_body.invocation,
         agent: begin_body.agent,
+        from,
         input,
         tools,
         ended,
     }))
+}
+
+/// The point a turn that has ended started from: what its begin record follows on its line.
+fn started_from(read: &dyn Read, begin: &RecordMeta) -> Result<Point> {
+    let mut from = None;
+    climb(read, begin.place(), &mut |interval| {
+        let scan = Scan {
+            num: interval.num,
+            from: interval.from,
+            to: interval.to,
+            segment: Some(interval.segment),
+            only: Only::All,
+            newest_first: true,
+        };
+        read.scan_meta(scan, &mut |meta: RecordMeta| {
+            let earlier = meta.seq < begin.seq || meta.segment != begin.segment;
+            if earlier && meta.kind != RecordKind::Void && !is_voided(read, &meta, interval.to)? {
+                from = Some(Point::new(meta.seq));
+            }
+            Ok(if from.is_some() { Flow::Stop } else { Flow::More })
+        })?;
+        Ok(from.is_none())
+    })?;
+    from.ok_or_else(|| Error::corrupt(format!("record {} of session number {} follows nothing", begin.seq, begin.num)))
 }
 
 pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<StoredArtifact>> {

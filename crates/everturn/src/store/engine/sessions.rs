@@ -205,8 +205,14 @@ pub(crate) fn branch(
             ctx.tx.put_branch(row.num, &BranchRow { name: name.clone(), head })?;
             format!("{{\"branch\":{},\"at\":{at}}}", quoted(name.as_str()))
         }
-        BranchChange::Move { name, to, under_lease } => {
+        BranchChange::Move { name, to, expect, under_lease } => {
             let mut old = head_of(ctx.tx, &row, name)?.ok_or_else(|| no_branch(name))?;
+            if let Some(expect) = expect.filter(|expect| expect.seq() != old.seq) {
+                return Err(Error::conflict(format!(
+                    "the head of {name:?} is at {}, not at {expect}: read again and decide",
+                    old.seq
+                )));
+            }
             let mut head = head_at(ctx, &row, *to)?;
             let interrupted = interrupted_at(ctx, &row, &head)?;
             free_branch(ctx, &mut row, &mut old, name, *under_lease)?;

@@ -21,6 +21,8 @@ pub enum BranchChange {
         name: BranchName,
         /// Where it shall stand.
         to: Point,
+        /// Where it must stand now; anywhere else is `Conflict`. Wherever it stands when left out.
+        expect: Option<Point>,
         /// What to do while a turn runs on it.
         under_lease: UnderLease,
     },
