@@ -106,9 +106,19 @@ pub use usage::Usage;
 pub use worker::Worker;
 
 /// The README's example is run with the documentation's.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "providers"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So are those of the guide to agents.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/agents.md")]
+struct AgentsGuide;
+
+/// So are those of the guide to models.
+#[cfg(all(doctest, feature = "providers"))]
+#[doc = include_str!("../../../docs/models.md")]
+struct ModelsGuide;
 
 /// So are those of the guide to state.
 #[cfg(doctest)]
