@@ -8,6 +8,7 @@ mod report;
 mod runtime;
 mod stats;
 mod store;
+mod stream;
 mod workload;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ struct Cli {
 enum Command {
     Store(store::Options),
     Runtime(runtime::Options),
+    Stream(stream::Options),
     /// One of several processes of a measurement; started by the benchmark itself.
     #[command(hide = true)]
     Child {
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Store(options) => store::run(&options),
         Command::Runtime(options) => runtime::run(&options),
+        Command::Stream(options) => stream::run(&options),
         Command::Child { role } => role.play().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -203,3 +203,42 @@ async fn without_a_store_turns_are_spans_too() {
     echo().build().unwrap().run_text("one", Init::new()).await.unwrap();
     assert_eq!(snapshot_id(&seen.named("sessionFlow/turn/0")), None);
 }
+
+#[tokio::test]
+async fn models_and_tools_are_spans_with_what_they_cost_and_without_what_was_said() {
+    use everturn::model::{Reply, ScriptedModel};
+    use everturn::tool::{Tool, ToolError};
+    let seen = Seen::new();
+    let mut usage = everturn::Usage::tokens(10, 2);
+    (usage.cached_content_tokens, usage.thoughts_tokens) = (4, 1);
+    let calls = [("good", Some("r1"), "{}"), ("bad", Some("r2"), "{}")];
+    let model = ScriptedModel::new([Reply::calls(calls).usage(usage), Reply::text("the secret answer")]);
+    let good = Tool::untyped("good", "Works.", json("{}"), |_, _| async { Ok(json("\"a secret\"")) });
+    let bad = Tool::untyped("bad", "Fails.", json("{}"), |_, _| async { Err(ToolError::new("a secret")) });
+    let agent = Agent::prompt("helper", everturn::Prompt::new(model).tools([good, bad]));
+    let agent = agent.shared_store(Home::memory().store()).build().unwrap();
+    let output = agent.run_text("a secret question", Init::new()).await.unwrap();
+    assert_eq!(output.error, None);
+    let turn = seen.named("sessionFlow/turn/0");
+    let chats: Vec<_> = seen.spans().into_iter().filter(|span| span.name == "chat scripted").collect();
+    assert_eq!(chats.len(), 2);
+    assert!(chats.iter().all(|span| span.parent_span_id == turn.span_context.span_id()));
+    for (name, value) in [
+        ("gen_ai.operation.name", "chat"),
+        ("gen_ai.request.model", "scripted"),
+        ("gen_ai.usage.input_tokens", "10"),
+        ("gen_ai.usage.output_tokens", "2"),
+        ("gen_ai.usage.cache_read.input_tokens", "4"),
+        ("gen_ai.usage.reasoning.output_tokens", "1"),
+    ] {
+        assert_eq!(attribute(&chats[0], name).as_deref(), Some(value), "{name}");
+    }
+    let (good, bad) = (seen.named("execute_tool good"), seen.named("execute_tool bad"));
+    assert_eq!(attribute(&good, "gen_ai.tool.name").as_deref(), Some("good"));
+    assert_eq!(attribute(&good, "gen_ai.tool.call.id").as_deref(), Some("r1"));
+    assert_eq!(good.status, Status::Unset);
+    assert_eq!(attribute(&bad, "error.type").as_deref(), Some("tool_error"));
+    assert!(matches!(bad.status, Status::Error { .. }));
+    let told = format!("{:?}", seen.spans());
+    assert!(!told.contains("secret"), "{told}");
+}
