@@ -5,6 +5,12 @@
 #[allow(dead_code, reason = "what the runtime's tests share is more than these need")]
 mod support;
 
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "what tests with child processes share is more than these need")]
+mod children;
+
+mod dying;
+
 use std::sync::Arc;
 use std::time::Duration;
 
