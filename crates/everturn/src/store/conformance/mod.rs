@@ -81,6 +81,8 @@ mod sessions;
 mod side_lines;
 mod snapshots;
 mod states;
+mod stream_ends;
+mod streams;
 mod turns;
 mod verdict;
 mod voids;
@@ -97,7 +99,7 @@ use verdict::{Check, Stop};
 
 #[doc(inline)]
 pub use crate::conformance_tests;
-pub use harness::{Capabilities, Harness, LEASE};
+pub use harness::{Capabilities, GRACE, Harness, LEASE};
 pub use verdict::{Failure, Verdict};
 
 #[cfg(doc)]
