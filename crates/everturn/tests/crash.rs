@@ -3,8 +3,8 @@
 //! A child process works on one file with several tasks at once and says each receipt after its acknowledgement; it is
 //! killed at a random moment, and the file is opened again. Prevented are: an acknowledgement that came before its
 //! bytes were in the file; a turn of which only the events or only the scopes survive; a half-written batch that is
-//! read; records that no longer match their digests; a stream with a gap, or without its acknowledged end; and a session that stays locked for a lease's length because
-//! its owner could not say goodbye.
+//! read; records that no longer match their digests; a stream with a gap, or without its acknowledged end; and a session
+//! that stays locked for a lease's length because its owner could not say goodbye.
 //!
 //! `EVERTURN_ROUNDS` sets the number of kills, `EVERTURN_SEED` the moments.
 

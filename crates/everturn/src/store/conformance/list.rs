@@ -383,7 +383,7 @@ macro_rules! __conformance_list {
             who_closes_its_handle_is_dead_at_once: "Turns of a closed handle are dead at once.",
             what_is_purged_does_not_come_back: "What is purged does not come back after a kill.",
             another_handle_reads_what_this_one_wrote_at_once: "Handles never serve each other's past.",
-            what_was_streamed_survives_a_kill: "Chunks that were kept survive a kill, and so does what they are waiting for.",
+            what_was_streamed_survives_a_kill: "Chunks that were kept survive a kill.",
             a_stream_without_a_gap_survives_a_power_cut: "Chunks survive a power cut up to the last durable write, without gap.",
         }
         walk {

@@ -1,8 +1,9 @@
 //! Two processes that write to one session.
 //!
-//! A harness has handles, not processes; who shares a store between processes starts them and has each one [`write`] by
-//! a [`WriterPlan`]. Plans and reports are plain data that serde can carry. When all are done, [`check`] looks whether
-//! every turn is where it belongs: on the head's line, refused before any work, or kept beside the line.
+//! A harness has handles, not processes; who shares a store between processes starts them and has each one
+//! [`write`](write()) by a [`WriterPlan`]. Plans and reports are plain data that serde can carry. When all are done,
+//! [`check`] looks whether every turn is where it belongs: on the head's line, refused before any work, or kept beside
+//! the line.
 //!
 //! ```
 //! use everturn::SessionKey;
