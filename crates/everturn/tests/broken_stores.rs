@@ -8,7 +8,7 @@ mod broken;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use broken::{Bench, Breakage, Whole, heads, reads, sessions, turns};
+use broken::{Bench, Breakage, Whole, heads, reads, sessions, streams, turns};
 use everturn::ManualClock;
 use everturn::store::conformance::{Verdict, case, cases};
 
@@ -139,6 +139,36 @@ broken_stores! {
     versions_burnt: |_| reads::VoidsBurnVersions => "artifacts::a_void_turn_burns_no_version";
     equal_contents_merged: |_| reads::EqualContentIsOneVersion => "artifacts::equal_content_is_a_version_of_its_own";
     tools_noted_late: |_| reads::NotesToolsLate => "turns::tool_calls_are_written_down";
+    chunks_respelt: |_| streams::RespellsChunks => "streams::what_is_kept_is_read_back_to_the_letter";
+    chunks_repeated: |_| streams::RepeatsTheLastChunk => "streams::a_stream_is_read_from_anywhere",
+        "streams::a_reader_follows_a_running_turn";
+    chunks_skipped: |_| streams::SkipsTheRestOfAPack::default() => "streams::a_stream_is_read_from_anywhere",
+        "streams::a_reader_follows_a_running_turn";
+    gaps_and_repeats_taken: |_| streams::TakesGapsAndRepeats => "streams::chunks_are_kept_once_and_in_order",
+        "streams::of_racing_packs_one_is_kept";
+    streams_of_sessions: |_| streams::OneStreamPerSession::default() => "streams::streams_do_not_mix";
+    empty_taken_for_dropped: |_| streams::EmptyIsDropped => "streams::a_turn_without_a_stream_has_an_empty_one";
+    chunks_that_touch_their_session: |_| streams::ChunksTouchTheirSession =>
+        "streams::a_stream_leaves_no_trace_in_its_session";
+    chunks_as_signs_of_life: |_| streams::ChunksAreSignsOfLife => "streams::a_stream_leaves_no_trace_in_its_session";
+    large_packs_left_out: |_| streams::LeavesOutTheTooLarge => "streams::a_pack_has_a_limit";
+    pages_without_bounds: |_| streams::PagesWithoutBounds => "streams::a_page_has_a_limit";
+    losses_hidden: |_| streams::HidesTheLoss => "streams::a_stream_is_bounded",
+        "stream_ends::a_stream_goes_when_its_time_is_over";
+    lost_readers_started_over: |_| streams::StartsOverWhenLost => "streams::a_position_that_is_not_there_is_refused";
+    unknown_turns_with_streams: |_| streams::UnknownIsEmpty => "streams::an_unknown_turn_is_not_found",
+        "stream_ends::the_deleted_have_no_streams";
+    streams_lost_by_reopening: |_| streams::ReopeningLosesStreams::default() =>
+        "streams::a_reopened_store_has_its_streams";
+    streams_without_fences: |_| streams::StreamsIgnoreFences => "stream_ends::who_may_not_write_may_not_stream";
+    attempts_forgotten: |_| streams::ForgetsAttempts => "stream_ends::another_attempt_begins_with_an_empty_stream";
+    streams_that_never_end: |_| streams::StreamsNeverEnd => "stream_ends::a_page_says_how_the_turn_is";
+    streams_that_end_with_their_turn: |_| streams::StreamsEndWithTheirTurn =>
+        "stream_ends::a_stream_outlives_its_turn_for_a_while";
+    streams_that_stay: |_| streams::StreamsStay::default() => "stream_ends::a_stream_goes_when_its_time_is_over",
+        "stream_ends::the_deleted_have_no_streams", "streams::a_stream_is_bounded";
+    streams_shared_by_forks: |_| streams::ForksShareStreams::default() => "stream_ends::a_fork_has_no_streams";
+    nobody_detached: |_| streams::NobodyIsDetached => "detached::a_running_turn_says_whether_it_is_detached";
     heads_that_lag: |_| reads::HeadLagsBehind => "turns::a_turn_adds_its_input_and_its_answer";
 }
 

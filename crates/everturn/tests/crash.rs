@@ -3,8 +3,8 @@
 //! A child process works on one file with several tasks at once and says each receipt after its acknowledgement; it is
 //! killed at a random moment, and the file is opened again. Prevented are: an acknowledgement that came before its
 //! bytes were in the file; a turn of which only the events or only the scopes survive; a half-written batch that is
-//! read; records that no longer match their digests; and a session that stays locked for a lease's length because
-//! its owner could not say goodbye.
+//! read; records that no longer match their digests; a stream with a gap, or without its acknowledged end; and a session
+//! that stays locked for a lease's length because its owner could not say goodbye.
 //!
 //! `EVERTURN_ROUNDS` sets the number of kills, `EVERTURN_SEED` the moments.
 
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everturn::store::{
-    At, BeginTurn, Busy, Commit, CreateSession, Durability, EndTurn, EventQuery, ForkSession, ListSessions,
-    SqliteOptions, SqliteStore, Start, StepTurn, Store, StoreExt, VerifyScope,
+    At, BeginTurn, Busy, ChunkQuery, Commit, CreateSession, Durability, EndTurn, EventQuery, ForkSession, KeepChunks,
+    ListSessions, SqliteOptions, SqliteStore, Start, StepTurn, Store, StoreExt, VerifyScope,
 };
 use everturn::{
     Begin, Changes, Digest, EndStatus, Event, Fence, FinishReason, Input, Message, NewSnapshot, Outcome, Point,
-    Receipt, SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta, ToolEntry, ToolPhase, TurnId, TurnKey,
-    TurnStatus,
+    Position, Receipt, SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta, ToolEntry, ToolPhase, TurnId,
+    TurnKey, TurnStatus,
 };
 use serde::{Deserialize, Serialize};
 use support::{Child, Rng, all_events, invocation, json, key, say, setting, var};
@@ -47,6 +47,11 @@ enum Said {
         session: String,
         turn: TurnId,
         n: u64,
+    },
+    Streamed {
+        session: String,
+        turn: TurnId,
+        chunks: u64,
     },
     Written {
         session: String,
@@ -116,6 +121,11 @@ async fn work(store: &SqliteStore, session: &SessionKey, n: u64) {
     let name = session.id.to_string();
     let begun = store.begin(begin(session.clone(), n)).await.expect("the branch is free").begun().expect("it is new");
     say(&Said::Begun { session: name.clone(), turn: begun.turn, n });
+    for i in 0..n % 4 {
+        let chunk = json(format!("\"chunk {i} of {n}\""));
+        store.keep_chunks(KeepChunks::new(begun.fence, i, vec![chunk])).await.expect("the fence holds");
+        say(&Said::Streamed { session: name.clone(), turn: begun.turn, chunks: i + 1 });
+    }
     if n.is_multiple_of(3) {
         let call = ToolEntry::new("c1", "look", ToolPhase::Started, Some(json("{\"q\":1}")));
         let step = StepTurn::new(begun.fence, Changes::new().event(Event::new("agent").with_state(mark(n))).tool(call))
@@ -199,6 +209,8 @@ struct Acknowledged {
     /// What the last process worked on, and the turn each session was seen to begin and not to end.
     open: BTreeMap<String, Option<(u64, TurnId)>>,
     deleted: BTreeSet<String>,
+    /// How many chunks the last process has kept of its turns' streams.
+    streamed: BTreeMap<(String, TurnId), u64>,
     /// Turns whose session was to be deleted: what they wrote into scopes stays.
     left: BTreeSet<u64>,
 }
@@ -208,6 +220,9 @@ impl Acknowledged {
         match said {
             Said::Begun { session, turn, n } => {
                 self.open.insert(session, Some((n, turn)));
+            }
+            Said::Streamed { session, turn, chunks } => {
+                self.streamed.insert((session, turn), chunks);
             }
             Said::Written { session, receipt, .. } => {
                 self.points.insert((session, receipt.point), receipt.digest);
@@ -225,6 +240,7 @@ impl Acknowledged {
             Said::Deleting { session, n } => {
                 self.points.retain(|(of, _), _| *of != session);
                 self.completed.retain(|(of, _), _| *of != session);
+                self.streamed.retain(|(of, _), _| *of != session);
                 self.open.remove(&session);
                 self.left.insert(n);
             }
@@ -241,6 +257,16 @@ async fn check(store: &SqliteStore, known: &Acknowledged) {
         let state = store.state(At::Point(key("ann", session), *point)).await.expect("the point can be read");
         let state = state.unwrap_or_else(|| panic!("{session} at {point} was acknowledged and is gone"));
         assert_eq!(state.digest(), *digest, "{session} at {point}");
+    }
+
+    for ((session, turn), chunks) in &known.streamed {
+        let page = store.chunks(ChunkQuery::of(*turn)).await.expect("the stream can be read");
+        let places: Vec<_> = page.chunks.iter().map(|(position, _)| *position).collect();
+        assert!(
+            places.len() as u64 >= *chunks,
+            "{chunks} chunks of {turn} in {session} were kept, {places:?} are left"
+        );
+        assert!(places.iter().copied().eq((0..).map(|n| Position::new(1, n)).take(places.len())), "a gap: {places:?}");
     }
 
     let mut said = BTreeMap::new();
@@ -306,6 +332,8 @@ async fn go_on(store: &SqliteStore, known: &mut Acknowledged, rng: &mut Rng) {
         }
     }
     known.open.clear();
+    // Those of turns that were taken over have begun anew.
+    known.streamed.clear();
 }
 
 #[tokio::test]

@@ -4,7 +4,8 @@
 //! gone can be tried afterwards, with whatever the disk's caches may have kept: nothing, a random part, torn pages.
 //! Prevented are: an acknowledgement before its fsync; a file that no longer opens, or that opens with half a batch; a
 //! checkpoint that drops the log before the database is on disk; a store that goes on after a failed fsync, whose
-//! pages the kernel has already forgotten; and a full disk that takes the store down for good.
+//! pages the kernel has already forgotten; a stream with a gap in the middle; and a full disk that takes the store down
+//! for good.
 //!
 //! `EVERTURN_POWER_ALL=1` tries every moment, `EVERTURN_SEED` picks other random parts.
 
@@ -16,12 +17,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use everturn::store::{
-    At, BeginTurn, Busy, Commit, CreateSession, EndTurn, EventQuery, ForkSession, ListSessions, SqliteOptions,
-    SqliteStore, Start, StepTurn, Store, StoreExt, UpdateSession, VerifyScope,
+    At, BeginTurn, Busy, ChunkQuery, Commit, CreateSession, EndTurn, EventQuery, ForkSession, KeepChunks, ListSessions,
+    SqliteOptions, SqliteStore, Start, StepTurn, Store, StoreExt, UpdateSession, VerifyScope,
 };
 use everturn::{
-    Artifact, Begun, Changes, Digest, ErrorKind, Event, Fence, Input, Message, NewSnapshot, Part, Point, Result,
-    SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta,
+    Artifact, Begun, Changes, Digest, ErrorKind, Event, Fence, Input, Message, NewSnapshot, Part, Point, Position,
+    Result, SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta, TurnId,
 };
 use everturn_testvfs::{FaultVfs, Loss, Trace};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,12 @@ enum Ack {
     Turn {
         session: String,
         n: u64,
+    },
+    /// A turn with a stream, of which so many chunks came before a durable write.
+    Streamed {
+        session: String,
+        turn: TurnId,
+        durable: u64,
     },
     Titled {
         session: String,
@@ -110,6 +117,12 @@ impl Worker {
 
     async fn turn(&self, session: &SessionKey, n: u64) -> Result<()> {
         let begun = begin(&self.store, session).await?;
+        let streamed = n % 4;
+        for i in 0..streamed {
+            let chunk = json(format!("\"chunk {i} of {n}\""));
+            self.store.keep_chunks(KeepChunks::new(begun.fence, i, vec![chunk])).await?;
+            self.ack(&Ack::Streamed { session: session.id.to_string(), turn: begun.turn, durable: 0 });
+        }
         if n % 5 == 1 {
             let changes = Changes::new().event(Event::model("agent", Message::model("thinking ".repeat(200))));
             let step = StepTurn::new(begun.fence, changes).event(SnapshotEvent::ToolIterationEnd);
@@ -119,6 +132,7 @@ impl Worker {
         let receipt = self.store.end(finish(begun.fence, n)).await?;
         self.point(session, receipt.point, receipt.digest);
         self.ack(&Ack::Turn { session: session.id.to_string(), n });
+        self.ack(&Ack::Streamed { session: session.id.to_string(), turn: begun.turn, durable: streamed });
         Ok(())
     }
 
@@ -178,6 +192,8 @@ struct Expected {
     points: BTreeMap<(String, Point), Digest>,
     turns: BTreeSet<(String, u64)>,
     titles: BTreeMap<String, String>,
+    /// Turns with streams, and how many chunks came before a durable write.
+    streams: BTreeMap<(String, TurnId), u64>,
     deleted: BTreeSet<String>,
 }
 
@@ -192,12 +208,16 @@ impl Expected {
                 Ack::Turn { session, n } => {
                     expected.turns.insert((session, n));
                 }
+                Ack::Streamed { session, turn, durable } => {
+                    expected.streams.insert((session, turn), durable);
+                }
                 Ack::Titled { session, title } => {
                     expected.titles.insert(session, title);
                 }
                 Ack::Deleting { session } => {
                     expected.points.retain(|(of, _), _| *of != session);
                     expected.turns.retain(|(of, _)| *of != session);
+                    expected.streams.retain(|(of, _), _| *of != session);
                 }
                 Ack::Deleted { session } => drop(expected.deleted.insert(session)),
             }
@@ -213,6 +233,17 @@ async fn check(store: &SqliteStore, expected: &Expected, what: &str) -> BTreeSet
     for ((id, point), digest) in &expected.points {
         let state = store.state(At::Point(session(id), *point)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
         assert_eq!(state.map(|state| state.digest()), Some(*digest), "{what}: {id} at {point}");
+    }
+    for ((id, turn), durable) in &expected.streams {
+        let left = match store.chunks(ChunkQuery::of(*turn)).await {
+            Ok(page) => page.chunks,
+            // Its begin was on its way as well.
+            Err(error) if error.kind() == ErrorKind::NotFound && *durable == 0 => continue,
+            Err(error) => panic!("{what}: {error:?}"),
+        };
+        assert!(left.len() as u64 >= *durable, "{what}: the stream of {turn} in {id} has lost its end");
+        let whole = left.iter().zip(0..).all(|((position, _), n)| *position == Position::new(1, n));
+        assert!(whole, "{what}: the stream of {turn} in {id} has a gap: {left:?}");
     }
     for (id, title) in &expected.titles {
         let record = store.existing(&session(id)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));

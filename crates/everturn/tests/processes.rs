@@ -12,6 +12,8 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use everturn::store::conformance::Verdict;
+use everturn::store::conformance::writers::{self, WhenBusy, WriterPlan, WriterReport};
 use everturn::store::{
     At, BeginTurn, Busy, CreateSession, EndTurn, EventQuery, SqliteOptions, SqliteStore, Start, StepTurn, Store,
     StoreExt, VerifyScope, WatchEvent, WatchTarget,
@@ -43,6 +45,7 @@ enum Said {
     Ended(Receipt),
     Refused(String),
     Texts(Vec<String>),
+    Wrote(WriterReport),
     Done,
 }
 
@@ -103,6 +106,7 @@ fn child() {
             "holder" => holder(&store).await,
             "contender" => contender(&store).await,
             "detached" => detached(&store).await,
+            "writer" => writer(&store).await,
             "reader" => say(&Said::Texts(said_on(&store, shared()).await)),
             other => panic!("there is no role {other}"),
         }
@@ -191,6 +195,14 @@ async fn detached(store: &SqliteStore) {
     told();
     assert!(store.delete(&shared()).await.expect("it can be deleted"));
     say(&Said::Done);
+}
+
+/// Does the turns of a plan.
+async fn writer(store: &SqliteStore) {
+    let plan: WriterPlan = json(var(WHO).expect("the parent has a plan")).to().expect("it is a plan");
+    say(&Said::Ready);
+    told();
+    say(&Said::Wrote(writers::write(store, &plan).await.expect("nobody is in its way")));
 }
 
 /// Looks into the file and closes it in order: whoever is the last to do so clears away the log.
@@ -297,6 +309,65 @@ async fn four_processes_lose_and_double_nothing() {
     let scopes = store.scopes(&shared().app, Some(&shared().user)).await.expect("they can be read");
     assert_eq!(scopes.len(), 8 * turns);
     assert_eq!(store.verify(VerifyScope::All).await.expect("it can be read").damage, None);
+}
+
+/// The kit of the conformance suite, with two processes.
+async fn two_writers(when_busy: WhenBusy) -> [WriterReport; 2] {
+    let place = Place::new();
+    let plans = ["ann", "bob"].map(|who| WriterPlan::new(shared(), who, when_busy));
+    let mut children = plans.clone().map(|plan| {
+        let plan = Json::from_value(&plan).expect("a plan is plain data");
+        place.child("writer", &[(WHO, plan.as_str())])
+    });
+    for child in &children {
+        assert!(matches!(child.hear(), Some(Said::Ready)));
+    }
+    for child in &mut children {
+        child.tell("go");
+    }
+    let reports = children.map(|child| match &mut child.finish::<Said>()[..] {
+        [Said::Wrote(report)] => report.clone(),
+        other => panic!("a writer said {other:?}"),
+    });
+    let store = open(&place.file(), LONG_LEASE);
+    let verdict = writers::check(&store, &plans[0], &reports).await;
+    assert!(matches!(verdict, Verdict::Passed), "{verdict:?}");
+    reports
+}
+
+#[tokio::test]
+async fn two_writers_that_wait_are_all_on_one_line() {
+    two_writers(WhenBusy::Wait).await;
+}
+
+#[tokio::test]
+async fn two_writers_that_are_refused_are_so_before_any_work() {
+    two_writers(WhenBusy::Refuse).await;
+}
+
+#[tokio::test]
+async fn two_writers_that_branch_lose_no_turn() {
+    two_writers(WhenBusy::Branch).await;
+}
+
+/// A report that claims more than is there is not believed.
+#[tokio::test]
+async fn a_lost_turn_of_two_writers_is_noticed() {
+    let place = Place::new();
+    let store = place.with_session(LONG_LEASE).await;
+    let plan = WriterPlan::new(shared(), "ann", WhenBusy::Wait).turns(3);
+    let report = writers::write(&store, &plan).await.expect("nobody is in its way");
+    let verdict = writers::check(&store, &plan, std::slice::from_ref(&report)).await;
+    assert!(matches!(verdict, Verdict::Passed), "{verdict:?}");
+    // Its last turn is taken off the line, as a store would that lets two writers hold one branch.
+    let head = store.existing(&shared()).await.expect("it is there").head;
+    let events = all_events(&store, EventQuery::of(shared())).await.expect("the line can be read");
+    let before = events.iter().filter(|event| event.author == "helper").rev().nth(1);
+    let before = everturn::Point::new(before.expect("it has done three turns").seq);
+    assert!(before < head);
+    store.rewind(&shared(), before).await.expect("nothing runs");
+    let verdict = writers::check(&store, &plan, &[report]).await;
+    assert!(matches!(verdict, Verdict::Failed(_)), "{verdict:?}");
 }
 
 #[tokio::test]

@@ -195,7 +195,9 @@ async fn purging_keeps_what_a_forks_line_reaches_until_the_fork_goes_too() {
     store.purge(&key("f")).await.unwrap();
     drop(store);
     let conn = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
-    for table in ["session", "record", "segment", "snapshot", "branch", "turn", "turn_key", "artifact", "blob"] {
+    for table in
+        ["session", "record", "segment", "snapshot", "branch", "turn", "turn_key", "artifact", "blob", "pack", "stream"]
+    {
         let rows: i64 = conn.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap();
         assert_eq!(rows, 0, "{table} still has rows");
     }

@@ -5,6 +5,7 @@
 pub(crate) mod heads;
 pub(crate) mod reads;
 pub(crate) mod sessions;
+pub(crate) mod streams;
 pub(crate) mod turns;
 
 use std::fmt;

@@ -181,3 +181,20 @@ pub(super) async fn a_step_may_detach_and_be_a_point_at_once(t: Bench) -> Check 
     t.store.end(end(begun.fence, "x")).await?;
     same(t.snapshot(pending).await?.parent_id, Some(point), "the parent of the turn's snapshot")
 }
+
+pub(super) async fn a_running_turn_says_whether_it_is_detached(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let says = async || Ok::<_, crate::Error>(t.second().await?.running(Some(&key)).await?.first().map(|r| r.detached));
+    let id = t.snapshot_id();
+    let begun = t.store.begin(turn(&key, "x").snapshot(id)).await?.begun()?;
+    same(says().await?, Some(false), "one that has only reserved a snapshot")?;
+    t.store.step(StepTurn::new(begun.fence, Changes::new()).detach()).await?;
+    same(says().await?, Some(true), "one that went to the background")?;
+    t.outlive_leases();
+    same(says().await?, Some(true), "one that died there")?;
+    let again = t.store.take_over(begun.turn).await?;
+    same(says().await?, Some(true), "one that was taken over")?;
+    t.store.end(end(again.fence, "x")).await?;
+    t.begin(&key, "y").await?;
+    same(says().await?, Some(false), "one without a snapshot")
+}

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::bench::{Bench, answer, delta, edit, end, json, key, set, step, texts, told, turn, turn_key};
+use super::streams::{pack, places, read_on};
 use super::verdict::{Check, Stop, holds, refused, same, there};
 use crate::store::{
-    ArtifactQuery, At, Commit, CreateSession, EndTurn, SnapshotRef, StepTurn, Store, StoreExt, UpdateSession,
-    VerifyScope,
+    ArtifactQuery, At, ChunkQuery, Commit, CreateSession, EndTurn, SnapshotRef, StepTurn, Store, StoreExt,
+    UpdateSession, VerifyScope,
 };
 use crate::{Artifact, Begin, Changes, ErrorKind, NewSnapshot, Part, Point, SnapshotId, SnapshotStatus, TurnStatus};
 
@@ -170,4 +171,40 @@ pub(super) async fn what_a_running_turn_wrote_survives_a_power_cut(t: Bench) -> 
     same((found.input.messages.len(), found.tools.len()), (1, 1), "its input and its tool calls")?;
     let again = store.begin(turn(&session, "x").key(turn_key("k"))).await?.begun()?;
     same((again.turn, again.fence.attempt()), (begun.turn, 2), "the turn its key takes over")
+}
+
+pub(super) async fn what_was_streamed_survives_a_kill(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let ended = t.begin(&session, "one").await?;
+    t.store.keep_chunks(pack(ended.fence, 0, 3)).await?;
+    t.store.end(end(ended.fence, "one")).await?;
+    let begun = t.begin(&session, "two").await?;
+    for n in 0..5 {
+        t.store.keep_chunks(pack(begun.fence, n, n + 1)).await?;
+    }
+    let store = t.after_kill().await?;
+    t.outlive_leases();
+    same(read_on(&store, ended.turn, None, 2).await?, places(1, 0, 3), "the stream of the turn before")?;
+    let page = store.chunks(ChunkQuery::of(begun.turn)).await?;
+    same((page.chunks, page.status), (places(1, 0, 5), TurnStatus::Dead), "the stream of the killed turn")?;
+    let again = store.take_over(begun.turn).await?;
+    store.keep_chunks(pack(again.fence, 0, 2)).await?;
+    same(store.chunks(ChunkQuery::of(begun.turn)).await?.chunks, places(2, 0, 2), "the stream of the next attempt")
+}
+
+pub(super) async fn a_stream_without_a_gap_survives_a_power_cut(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let begun = t.begin(&session, "x").await?;
+    for n in 0..4 {
+        t.store.keep_chunks(pack(begun.fence, n, n + 1)).await?;
+    }
+    t.store.step(step(begun.fence, "half")).await?;
+    for n in 4..8 {
+        t.store.keep_chunks(pack(begun.fence, n, n + 1)).await?;
+    }
+    let store = t.after_power_cut().await?;
+    let page = store.chunks(ChunkQuery::of(begun.turn)).await?;
+    let kept = page.chunks.len() as u64;
+    holds((4..=8).contains(&kept), "what was kept before the step is there")?;
+    same((page.chunks, page.dropped), (places(1, 0, kept), false), "the stream, without a gap")
 }

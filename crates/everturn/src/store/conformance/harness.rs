@@ -12,9 +12,13 @@ use crate::{ManualClock, Result};
 /// out by moving the clock.
 pub const LEASE: Duration = Duration::from_secs(60);
 
+/// How long the stream of a turn that has ended stays: what stores do unless told otherwise.
+pub const GRACE: Duration = Duration::from_secs(600);
+
 /// What a backend provides. Each case gets a fresh one, with data of its own.
 ///
-/// All stores of one harness use its [`clock`](Self::clock), a lease of [`LEASE`] and default limits.
+/// All stores of one harness use its [`clock`](Self::clock), a lease of [`LEASE`], a grace period of [`GRACE`] for
+/// streams and default limits.
 #[async_trait]
 pub trait Harness: Send + Sync {
     /// The first handle. Asked for once, when there is no data yet.

@@ -187,6 +187,7 @@ macro_rules! __conformance_list {
             a_reserved_snapshot_id_is_taken: "A snapshot id names one snapshot.",
             a_reserved_id_is_nobody_elses: "A snapshot id that a running turn has reserved is taken.",
             a_step_may_detach_and_be_a_point_at_once: "A step that detaches can have a snapshot of its own.",
+            a_running_turn_says_whether_it_is_detached: "A running turn says whether it is in the background.",
         }
         events {
             an_event_is_read_back_whole: "An event is read back with every member it was given.",
@@ -320,6 +321,31 @@ macro_rules! __conformance_list {
             every_point_has_the_digest_of_what_it_holds: "Every point that can be read has the digest of its content.",
             receipts_states_and_snapshots_agree: "Receipts, states and snapshots agree on digests.",
         }
+        streams {
+            what_is_kept_is_read_back_to_the_letter: "Chunks are read back to the letter, in order, with their places.",
+            a_stream_is_read_from_anywhere: "What follows a place is read without gap or repeat, in pages of any size.",
+            a_reader_follows_a_running_turn: "A reader that comes back with its last place sees every chunk once.",
+            chunks_are_kept_once_and_in_order: "A gap, a repeat and an empty pack are `Invalid`, and nothing is kept.",
+            of_racing_packs_one_is_kept: "Of racing packs with one number exactly one is kept.",
+            streams_do_not_mix: "Every turn has a stream of its own.",
+            a_turn_without_a_stream_has_an_empty_one: "A turn that keeps nothing has an empty stream, not a dropped one.",
+            a_stream_leaves_no_trace_in_its_session: "Streams touch no head, record, digest, time or watcher of a session.",
+            a_pack_has_a_limit: "A pack over the limit is `TooLarge`, and the turn goes on.",
+            a_page_has_a_limit: "A page is bounded in chunks and bytes, and never empty because of that.",
+            a_stream_is_bounded: "Over its limit a stream loses its oldest chunks, and readers before them are told.",
+            a_position_that_is_not_there_is_refused: "A place beyond the end or in no attempt is `Invalid`.",
+            an_unknown_turn_is_not_found: "The stream of an unknown turn is `NotFound`.",
+            a_reopened_store_has_its_streams: "Reopening a store loses no stream.",
+        }
+        stream_ends {
+            who_may_not_write_may_not_stream: "Chunks are refused as `Fenced`, `Aborted` or `Deleted`, like steps.",
+            another_attempt_begins_with_an_empty_stream: "A new attempt has an empty stream, and every reader sees it.",
+            a_page_says_how_the_turn_is: "A page says whether the turn runs, is dead, or how it ended.",
+            a_stream_outlives_its_turn_for_a_while: "After its turn's end a stream stays for a grace period.",
+            a_stream_goes_when_its_time_is_over: "After the grace period a stream is gone, and readers are told.",
+            the_deleted_have_no_streams: "A deleted session's streams are gone at once, and stay gone.",
+            a_fork_has_no_streams: "A fork has none of its original's streams, and keeps none alive.",
+        }
         watching {
             a_watcher_is_told_what_was_written: "A watcher is told of every kind of write.",
             a_watcher_hears_of_other_handles: "A watcher hears of other handles' writes.",
@@ -359,6 +385,8 @@ macro_rules! __conformance_list {
             who_closes_its_handle_is_dead_at_once: "Turns of a closed handle are dead at once.",
             what_is_purged_does_not_come_back: "What is purged does not come back after a kill.",
             another_handle_reads_what_this_one_wrote_at_once: "Handles never serve each other's past.",
+            what_was_streamed_survives_a_kill: "Chunks that were kept survive a kill.",
+            a_stream_without_a_gap_survives_a_power_cut: "Chunks survive a power cut up to the last durable write, without gap.",
         }
         walk {
             random_steps_agree_with_a_simple_model: "Any sequence of writes adds up as in a model that keeps every state.",

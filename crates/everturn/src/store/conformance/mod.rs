@@ -52,6 +52,8 @@
 //! The macro needs `tokio` among your dev-dependencies, with the features `macros` and `rt-multi-thread`. Without it,
 //! [`cases`] is the list and [`run_all`] runs it and reports.
 //!
+//! [`writers`] is for two processes at once, which no harness can start.
+//!
 //! What is kept is always read back through [`Harness::second`], never through the handle that wrote it: a cache that
 //! answers for a disk that was never written to is the first thing a suite like this must not believe.
 
@@ -81,11 +83,14 @@ mod sessions;
 mod side_lines;
 mod snapshots;
 mod states;
+mod stream_ends;
+mod streams;
 mod turns;
 mod verdict;
 mod voids;
 mod walk;
 mod watching;
+pub mod writers;
 
 use std::fmt;
 use std::pin::Pin;
@@ -97,7 +102,7 @@ use verdict::{Check, Stop};
 
 #[doc(inline)]
 pub use crate::conformance_tests;
-pub use harness::{Capabilities, Harness, LEASE};
+pub use harness::{Capabilities, GRACE, Harness, LEASE};
 pub use verdict::{Failure, Verdict};
 
 #[cfg(doc)]

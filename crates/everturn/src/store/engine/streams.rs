@@ -22,9 +22,10 @@ use crate::{Error, Result, Timestamp, TurnId};
 
 /// The most text a page has, unless one chunk alone has more.
 const PAGE_BYTES: usize = 1 << 20;
-/// Packs of streams whose time is over that are removed with a write, and when a store is opened. With a write it is
-/// more than it adds, so that they get fewer.
+/// Packs of streams whose time is over that are removed with a write: more than it adds, so that they get fewer.
 const SWEEP: usize = 64;
+/// The same when a store is opened.
+#[cfg(feature = "sqlite")]
 const SWEEP_AT_OPENING: usize = 4096;
 
 /// Chunks to keep, made ready.
