@@ -1,5 +1,6 @@
 //! The far end of a connection, for agents that run elsewhere.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
@@ -55,9 +56,9 @@ impl Connection {
         let (cancel, begun) = (CancellationToken::new(), Arc::<OnceLock<SessionId>>::default());
         let peer = Peer { inputs: queued, out, tell: Some(tell), cancel: cancel.clone(), session: begun.clone() };
         let inputs = Some(inputs);
-        let (released, detach) = (Arc::default(), None);
+        let (released, detach, kept) = (Arc::default(), None, VecDeque::new());
         let connection =
-            Self { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None };
+            Self { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None, kept };
         (connection, peer)
     }
 }

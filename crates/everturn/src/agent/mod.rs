@@ -45,6 +45,7 @@ mod transform;
 mod turns;
 mod upcast;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -171,12 +172,23 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
     tokio::spawn(
         async move {
             let driven = drive(run.clone()).await;
+            run.leave_background(&driven);
             run.answer(driven);
-            run.leave_background();
         }
         .in_current_span(),
     );
-    let detach = Some(detach);
-    let inputs = Some(inputs);
-    Ok(Connection { inputs, chunks, finished, cancel, released, detach, session, begun, invocation, custom: None })
+    let (inputs, detach, kept) = (Some(inputs), Some(detach), VecDeque::new());
+    Ok(Connection {
+        inputs,
+        chunks,
+        finished,
+        cancel,
+        released,
+        detach,
+        kept,
+        session,
+        begun,
+        invocation,
+        custom: None,
+    })
 }
