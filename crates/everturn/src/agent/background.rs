@@ -24,7 +24,7 @@ pub enum Recovered {
 /// What is behind a snapshot id.
 enum Behind {
     /// Its row.
-    Row(Snapshot),
+    Row(Box<Snapshot>),
     /// A turn that has reserved it, and has no row until it ends.
     Attached,
 }
@@ -77,13 +77,13 @@ impl<S: CustomState> Agent<S> {
     /// What this user has behind a snapshot id; nothing if there is nothing.
     async fn behind(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<Behind>> {
         if let Some(row) = self.own_snapshot(store, id).await? {
-            return Ok(Some(Behind::Row(row)));
+            return Ok(Some(Behind::Row(Box::new(row))));
         }
         if self.is_reserved(store, id).await? {
             return Ok(Some(Behind::Attached));
         }
         // It may have ended between the two looks, and then it has its row now.
-        Ok(self.own_snapshot(store, id).await?.map(Behind::Row))
+        Ok(self.own_snapshot(store, id).await?.map(|row| Behind::Row(Box::new(row))))
     }
 
     /// Whether a turn of this user has reserved a snapshot id and not ended.
@@ -122,7 +122,7 @@ impl<S: CustomState> Agent<S> {
                 SnapshotStatus::Completed | SnapshotStatus::Failed | SnapshotStatus::Aborted => true,
             };
             if over {
-                return self.shown(store, found).await;
+                return self.shown(store, *found).await;
             }
             // Told from before the first look on: a change in between is not missed.
             let Some(watch) = &mut watch else {

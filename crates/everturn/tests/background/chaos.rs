@@ -18,9 +18,9 @@ use everturn::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::children::{LONG, Place, Process, RECOVERY, Said, TOOLS, of_worker};
+use crate::children::{HOLD_TOOL, LONG, Place, Process, RECOVERY, Said, TOOLS, of_worker};
 use crate::gate::{detached, patience, until};
-use crate::processes::{Rng, setting};
+use crate::processes::{Rng, setting, var};
 use crate::support::sid;
 
 #[derive(Deserialize, JsonSchema)]
@@ -33,6 +33,15 @@ fn world(file: &Path) -> PathBuf {
     file.with_extension("world")
 }
 
+/// How often each call was made.
+pub(crate) fn marks(file: &Path) -> BTreeMap<String, usize> {
+    let mut marks = BTreeMap::new();
+    for line in std::fs::read_to_string(world(file)).unwrap_or_default().lines() {
+        *marks.entry(line.to_owned()).or_default() += 1;
+    }
+    marks
+}
+
 fn marking(name: &'static str, world: &Path) -> Tool {
     let world = world.to_owned();
     Tool::new(name, "Does something.", move |work: Work, context: ToolContext| {
@@ -40,6 +49,9 @@ fn marking(name: &'static str, world: &Path) -> Tool {
         async move {
             let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&world)?;
             file.write_all(format!("{name} {}\n", context.call_id()).as_bytes())?;
+            if name == "look" && work.n == 1 && var(HOLD_TOOL).is_some() {
+                std::future::pending::<()>().await;
+            }
             Ok(work.n)
         }
     })
@@ -217,10 +229,7 @@ async fn killed_at_random_every_accepted_input_ends_once_and_every_finished_call
 
 /// Each key is one turn with one end, and each call that finished left one mark.
 async fn check_turns(agent: &Agent<Json>, store: &Arc<dyn Store>, file: &Path, keys: impl Iterator<Item = &String>) {
-    let mut marks: BTreeMap<String, usize> = BTreeMap::new();
-    for line in std::fs::read_to_string(world(file)).unwrap_or_default().lines() {
-        *marks.entry(line.to_owned()).or_default() += 1;
-    }
+    let marks = marks(file);
     let mut turns: BTreeMap<String, Vec<everturn::TurnId>> = BTreeMap::new();
     for n in 0..SESSIONS {
         let key = of_worker("user", &format!("s{n}"));

@@ -21,6 +21,10 @@ use crate::support::{sid, user};
 const FILE: &str = "EVERTURN_BACKGROUND_FILE";
 /// How long a process may be silent, in milliseconds.
 pub(crate) const LEASE: &str = "EVERTURN_BACKGROUND_LEASE_MS";
+/// How often it says that it is alive, in milliseconds.
+pub(crate) const HEARTBEAT: &str = "EVERTURN_BACKGROUND_HEARTBEAT_MS";
+/// The tool `look` waits for ever in its second round.
+pub(crate) const HOLD_TOOL: &str = "EVERTURN_BACKGROUND_HOLD_TOOL";
 /// What is done about the dead: `leave`, `fail`, or so many attempts.
 pub(crate) const RECOVERY: &str = "EVERTURN_BACKGROUND_RECOVERY";
 /// Turns that are told to hold do not.
@@ -124,10 +128,11 @@ async fn work(turn: Turn<Json>, ways: Ways) -> everturn::Handled<()> {
 }
 
 fn agent(store: Arc<dyn Store>, recovery: Recovery, ways: Ways) -> Agent<Json> {
+    let heartbeat = Duration::from_millis(setting(HEARTBEAT, 3_600_000));
     Agent::flow("worker", move |turn: Turn<Json>| work(turn, ways.clone()))
         .shared_store(store)
         .recovery(recovery)
-        .patience(patience(|p| (p.abort_poll, p.heartbeat) = (Duration::from_millis(20), LONG)))
+        .patience(patience(|p| (p.abort_poll, p.heartbeat) = (Duration::from_millis(20), heartbeat)))
         .build()
         .expect("it fits together")
 }
@@ -219,6 +224,7 @@ impl Inside {
                 let id = what.parse().expect("the parent writes ids");
                 say(&Said::Aborted(self.agent.abort(id).await.expect("the store is there")));
             }
+            "drain" => say(&Said::Drained(self.agent.drain(LONG).await)),
             "recover" => say(&Said::Recovered(self.agent.recover().await.expect("the store is there").len())),
             "work" => {
                 let mut registry = Registry::new();
@@ -232,6 +238,9 @@ impl Inside {
             }
             "jump" => self.clock.jump(what.parse().expect("the parent writes numbers")),
             "go" => self.go.add_permits(1),
+            "stay" => {
+                self.go.forget_permits(usize::MAX);
+            }
             other => panic!("there is no {other}"),
         }
     }

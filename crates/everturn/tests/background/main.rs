@@ -18,5 +18,8 @@ mod gate;
 
 mod aborting;
 mod chaos;
+mod clocks;
 mod detaching;
+mod races;
+mod recovering;
 mod waiting;

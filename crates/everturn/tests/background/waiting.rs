@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use everturn::store::{BeginTurn, CreateSession, MemoryOptions, Start, StepTurn, Store, TurnRef};
 use everturn::{
-    Changes, ErrorKind, FinishReason, Init, Input, InvocationId, ManualClock, Recovery, SnapshotId, SnapshotStatus,
+    Changes, CustomChange, ErrorKind, FinishReason, Init, Input, InvocationId, Json, ManualClock, Recovery, SnapshotId,
+    SnapshotStatus,
 };
 
 use crate::children::Place;
@@ -122,12 +123,13 @@ async fn a_deadline_is_kept_to_the_moment() {
 }
 
 /// A turn in the background by somebody who never says that he is alive.
-async fn abandoned(store: &Arc<dyn Store>) -> SnapshotId {
+pub(crate) async fn abandoned(store: &Arc<dyn Store>, session: &str, custom: Option<Json>) -> SnapshotId {
     let id = fresh();
-    let mut session = CreateSession::at(key("s"));
-    session.agent = Some(everturn::AgentName::new("echo").unwrap());
-    store.create(session).await.unwrap();
-    let begin = BeginTurn::new(Start::Session(key("s")), InvocationId::new("i").unwrap(), Input::text("one"));
+    let mut create = CreateSession::at(key(session));
+    create.agent = Some(everturn::AgentName::new("echo").unwrap());
+    create.changes.custom = custom.map(CustomChange::Set);
+    store.create(create).await.unwrap();
+    let begin = BeginTurn::new(Start::Session(key(session)), InvocationId::new("i").unwrap(), Input::text("one"));
     let begin = begin.agent(everturn::AgentName::new("echo").unwrap()).snapshot(id);
     let begun = store.begin(begin).await.unwrap().begun().unwrap();
     store.step(StepTurn::new(begun.fence, Changes::new()).detach()).await.unwrap();
@@ -138,7 +140,7 @@ async fn abandoned(store: &Arc<dyn Store>) -> SnapshotId {
 async fn whoever_waits_for_the_dead_is_told_that_it_has_expired() {
     let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
     let store: Arc<dyn Store> = Arc::new(MemoryOptions::new().clock(Arc::new(clock.clone())).build());
-    let id = abandoned(&store).await;
+    let id = abandoned(&store, "s", None).await;
     let leaves = echo().shared_store(store.clone()).build().unwrap();
     let retries = echo().shared_store(store.clone()).recovery(Recovery::Retry { attempts: 2 }).build().unwrap();
     let waiter = tokio::spawn({
@@ -167,7 +169,7 @@ async fn whoever_waits_for_the_dead_is_told_that_it_has_expired() {
 async fn what_has_expired_can_be_aborted() {
     let clock = ManualClock::new("2026-01-01T00:00:00Z".parse().unwrap());
     let store: Arc<dyn Store> = Arc::new(MemoryOptions::new().clock(Arc::new(clock.clone())).build());
-    let id = abandoned(&store).await;
+    let id = abandoned(&store, "s", None).await;
     clock.advance(Duration::from_secs(61));
     let agent = echo().shared_store(store.clone()).recovery(Recovery::Fail).build().unwrap();
     assert_eq!(agent.abort(id).await.unwrap(), Some(SnapshotStatus::Expired));
