@@ -114,3 +114,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/state.md")]
 struct StateGuide;
+
+/// And of the guide to turns in the background.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/background.md")]
+struct BackgroundGuide;
