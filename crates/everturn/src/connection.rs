@@ -1,5 +1,6 @@
 //! A conversation with an agent that is running.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -32,6 +33,8 @@ pub struct Connection {
     pub(crate) detach: Option<mpsc::Sender<DetachAsked>>,
     /// The invocation, where it lingers after this connection.
     pub(crate) lingers: Option<Weak<Run>>,
+    /// What was read while a detach was waited for, and is still to be received.
+    pub(crate) kept: VecDeque<Chunk>,
     /// The session as far as it was known at the start, and as the first turn found it.
     pub(crate) session: SessionId,
     pub(crate) begun: Arc<OnceLock<SessionId>>,
@@ -70,7 +73,10 @@ impl Connection {
 
     /// The next chunk; nothing once the invocation has ended. Stop at a chunk's `turn_end`, send more, and go on.
     pub async fn receive(&mut self) -> Option<Chunk> {
-        let mut chunk = self.chunks.recv().await?;
+        let mut chunk = match self.kept.pop_front() {
+            Some(chunk) => chunk,
+            None => self.chunks.recv().await?,
+        };
         self.follow(&mut chunk);
         Some(chunk)
     }
@@ -129,17 +135,41 @@ impl Connection {
     }
 
     /// Sends the turn that runs to the background. Its snapshot is pending, and durable, when this returns: look there for
-    /// what becomes of it. Nothing more is read here, and dropping the connection no longer stops anything.
+    /// what becomes of it. Nothing more is read here, and dropping the connection no longer stops anything. Once it is
+    /// done, doing it again gives the same answer.
     ///
     /// `WrongMode` when no turn runs, or the agent has no store.
     pub async fn detach(&mut self) -> Result<Output> {
+        if !self.is_released() {
+            self.ask_to_detach().await?;
+        }
+        self.kept.clear();
+        self.output().await
+    }
+
+    async fn ask_to_detach(&mut self) -> Result<()> {
         let elsewhere = || Error::unsupported("an agent that runs elsewhere is asked to detach with its input");
-        let (asked, done) = oneshot::channel();
         let idle =
             || Error::new(ErrorKind::WrongMode, "no turn runs that could go on in the background: send an input first");
+        let (asked, mut done) = oneshot::channel();
         self.detach.as_ref().ok_or_else(elsewhere)?.try_send(asked).map_err(|_| idle())?;
-        done.await.map_err(|_| idle())??;
-        self.output().await
+        let mut finished = self.finished.clone();
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut done => return answer.map_err(|_| idle())?,
+                // Whoever would answer may be gone while a handler still keeps the invocation's session.
+                _ = finished.wait_for(Option::is_some) => {
+                    return if self.is_released() { Ok(()) } else { Err(idle()) };
+                }
+                // A turn that waits for room in the stream, with nobody but this to make it, would never hear the question.
+                Some(chunk) = self.chunks.recv() => self.kept.push_back(chunk),
+            }
+        }
+    }
+
+    fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
     }
 
     /// What the invocation leaves. Sends no more inputs and reads what is left of the stream.
@@ -170,7 +200,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.released.load(Ordering::Acquire) {
+        if self.is_released() {
             return;
         }
         match self.lingers.take().and_then(|run| run.upgrade()) {

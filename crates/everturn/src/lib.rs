@@ -124,3 +124,8 @@ struct ModelsGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/state.md")]
 struct StateGuide;
+
+/// And of the guide to turns in the background.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/background.md")]
+struct BackgroundGuide;

@@ -1,5 +1,6 @@
 //! The far end of a connection, for agents that run elsewhere.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
@@ -55,7 +56,7 @@ impl Connection {
         let (cancel, begun) = (CancellationToken::new(), Arc::<OnceLock<SessionId>>::default());
         let peer = Peer { inputs: queued, out, tell: Some(tell), cancel: cancel.clone(), session: begun.clone() };
         let inputs = Some(inputs);
-        let (released, detach, lingers) = (Arc::default(), None, None);
+        let (released, detach, lingers, kept) = (Arc::default(), None, None, VecDeque::new());
         let connection = Self {
             inputs,
             chunks,
@@ -64,6 +65,7 @@ impl Connection {
             released,
             detach,
             lingers,
+            kept,
             session,
             begun,
             invocation,

@@ -41,13 +41,14 @@ impl Worker {
     /// invocations still do is the answer: when the process ends, others can take them over.
     pub async fn shutdown(mut self, within: Duration) -> usize {
         self.stop.cancel();
+        let started = tokio::time::Instant::now();
         if let Some(looking) = self.looking.take() {
-            let _ = looking.await;
+            // A look that is under way is seen to its end, as long as there is time: a turn it has just taken counts.
+            let _ = tokio::time::timeout(within, looking).await;
         }
-        let end = tokio::time::Instant::now() + within;
         let mut left = 0;
         for agent in self.agents.agents() {
-            left += agent.drain(end.saturating_duration_since(tokio::time::Instant::now())).await;
+            left += agent.drain(within.saturating_sub(started.elapsed())).await;
         }
         left
     }

@@ -21,6 +21,14 @@ pub enum Recovered {
     Retried(TurnId),
 }
 
+/// What is behind a snapshot id.
+enum Behind {
+    /// Its row.
+    Row(Box<Snapshot>),
+    /// A turn that has reserved it, and has no row until it ends.
+    Attached,
+}
+
 impl<S: CustomState> Agent<S> {
     /// Aborts the turn behind a snapshot, attached or in the background, in whichever process it runs. What it was before
     /// is the answer: one that was `pending` is `aborted` now, and that is final; one that had ended stays as it was.
@@ -30,14 +38,13 @@ impl<S: CustomState> Agent<S> {
     /// does not listen can no longer write.
     pub async fn abort(&self, id: SnapshotId) -> Result<Option<SnapshotStatus>> {
         let store = self.own_store()?;
-        if let Some(row) = self.own_snapshot(store, id).await? {
-            if !matches!(row.status, SnapshotStatus::Pending | SnapshotStatus::Expired) {
-                return Ok(Some(row.status));
+        match self.behind(store, id).await? {
+            Some(Behind::Row(row)) if !matches!(row.status, SnapshotStatus::Pending | SnapshotStatus::Expired) => {
+                Ok(Some(row.status))
             }
-        } else if self.running_behind(store, id).await?.is_none() {
-            return Ok(None);
+            Some(_) => self.abort_turn(store, TurnRef::Snapshot(id)).await,
+            None => Ok(None),
         }
-        self.abort_turn(store, TurnRef::Snapshot(id)).await
     }
 
     /// Aborts the turn that an invocation runs in a session. Nothing if it runs none.
@@ -67,6 +74,18 @@ impl<S: CustomState> Agent<S> {
         }))
     }
 
+    /// What this user has behind a snapshot id; nothing if there is nothing.
+    async fn behind(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<Behind>> {
+        if let Some(row) = self.own_snapshot(store, id).await? {
+            return Ok(Some(Behind::Row(Box::new(row))));
+        }
+        if self.running_behind(store, id).await?.is_some() {
+            return Ok(Some(Behind::Attached));
+        }
+        // It may have ended between the two looks, and then it has its row now.
+        Ok(self.own_snapshot(store, id).await?.map(|row| Behind::Row(Box::new(row))))
+    }
+
     /// The turn of this user that has reserved a snapshot id and not ended.
     pub(super) async fn running_behind(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<RunningTurn>> {
         let mine = |turn: &RunningTurn| {
@@ -88,10 +107,9 @@ impl<S: CustomState> Agent<S> {
         let end = within.and_then(|within| tokio::time::Instant::now().checked_add(within));
         let mut watch = None;
         loop {
-            let row = self.own_snapshot(store, id).await?;
-            let found = match row {
-                Some(row) => row,
-                None if self.running_behind(store, id).await?.is_some() => {
+            let found = match self.behind(store, id).await? {
+                Some(Behind::Row(row)) => row,
+                Some(Behind::Attached) => {
                     // Attached: there is no row to watch until it ends.
                     pause(Duration::from_millis(50), end).await.map_err(|()| late())?;
                     continue;
@@ -104,7 +122,7 @@ impl<S: CustomState> Agent<S> {
                 SnapshotStatus::Completed | SnapshotStatus::Failed | SnapshotStatus::Aborted => true,
             };
             if over {
-                return self.shown(store, found).await;
+                return self.shown(store, *found).await;
             }
             // Told from before the first look on: a change in between is not missed.
             let Some(watch) = &mut watch else {
@@ -128,23 +146,32 @@ impl<S: CustomState> Agent<S> {
     /// them what the agent's [`Recovery`] says. Any number of processes may do so at once: each turn is taken by one.
     pub async fn recover(&self) -> Result<Vec<Recovered>> {
         let store = self.own_store()?;
-        let mut recovered = Vec::new();
+        let (mut recovered, mut failed) = (Vec::new(), None);
         if self.def.recovery == Recovery::Leave {
             return Ok(recovered);
         }
         for turn in store.running(None).await? {
             let mine = turn.session.app == self.def.app && turn.agent.as_ref() == Some(&self.def.name);
-            if !mine || turn.status != TurnStatus::Dead || !is_detached(store, &turn).await? {
+            // One that runs here is late with its heartbeat, as after a laptop's sleep, and not dead.
+            let here = self.def.local.find(turn.turn).is_some();
+            if !mine || here || turn.status != TurnStatus::Dead || !is_detached(store, &turn).await? {
                 continue;
             }
             match self.recover_turn(store, &turn).await {
                 Ok(done) => recovered.push(done),
                 // Somebody else was quicker.
                 Err(error) if taken(&error) => {}
-                Err(error) => return Err(error),
+                // One that cannot be helped must not keep the others from it.
+                Err(error) => {
+                    tracing::warn!(%error, turn = %turn.turn, "a turn whose process died could not be looked after");
+                    failed = Some(error);
+                }
             }
         }
-        Ok(recovered)
+        match failed {
+            Some(error) if recovered.is_empty() => Err(error),
+            _ => Ok(recovered),
+        }
     }
 
     async fn recover_turn(&self, store: &dyn Store, turn: &RunningTurn) -> Result<Recovered> {

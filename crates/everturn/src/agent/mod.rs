@@ -47,6 +47,7 @@ mod turns;
 mod upcast;
 mod withdraw;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -177,13 +178,12 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
     tokio::spawn(
         async move {
             let driven = drive(run.clone()).await;
+            run.leave_background(&driven);
             run.answer(driven);
-            run.leave_background();
         }
         .in_current_span(),
     );
-    let detach = Some(detach);
-    let inputs = Some(inputs);
+    let (inputs, detach, kept) = (Some(inputs), Some(detach), VecDeque::new());
     Ok(Connection {
         inputs,
         chunks,
@@ -192,6 +192,7 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
         released,
         detach,
         lingers,
+        kept,
         session,
         begun,
         invocation,

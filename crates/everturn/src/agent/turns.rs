@@ -84,6 +84,8 @@ impl<S: CustomState> Agent<S> {
     /// Tries a turn again whose process is gone: with the input it was given, from where it started. Tool calls that
     /// finished are not made again; those nobody knows about follow their tool's [`Unknown`](crate::tool::Unknown).
     ///
+    /// One whose input asked for the background goes there again: its output says so, and its snapshot is the same.
+    ///
     /// `Busy` while the turn is alive, `Conflict` once it has ended.
     pub async fn retry(&self, id: TurnId) -> Result<Connection> {
         self.try_again(Init { retry: Some(id), ..Init::default() }, id).await

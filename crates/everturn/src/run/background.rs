@@ -20,13 +20,13 @@ impl Run {
     /// Sends a turn that has begun to the background: its row is pending, and durable, before anybody is answered.
     pub(super) async fn go_background(&self, place: &mut Place, begun: &Begun) -> Result<()> {
         let store = self.def.store.as_ref().ok_or_else(|| self.needs_store_to_detach())?;
+        // What cannot be shown refuses it before anything is written: afterwards there would be nobody to tell.
+        let output = if self.is_background() { None } else { Some(self.detached_output(place, begun)?) };
         store.step(StepTurn::new(begun.fence, Changes::new()).detach()).await?;
         self.keep_stream(store, begun.fence);
-        if self.released.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
+        let Some(output) = output else { return Ok(()) };
         *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.def.local.enter());
-        let output = self.detached_output(place, begun)?;
+        self.released.store(true, Ordering::Release);
         self.answer(Ok(output));
         self.out.close();
         Ok(())
@@ -67,17 +67,33 @@ impl Run {
     fn detached_output(&self, place: &Place, begun: &Begun) -> Result<Output> {
         let shown = self.def.transforms.state(self.good_state(), &self.caller())?;
         let mut output = Output::new(begun.session.id.clone(), self.invocation.clone());
+        output.artifacts = shown.artifacts.to_vec();
         output.state = shown;
+        output.usage = self.work().spent;
         output.snapshot_id = begun.snapshot_id;
         output.snapshot_ids.clone_from(&place.snapshot_ids);
         output.snapshot_ids.extend(begun.snapshot_id);
         output.finish_reason = Some(FinishReason::Detached);
+        // Where it started, which is the head for as long as it holds the branch: what follows waits for it there.
         output.point = Some(begun.from);
+        output.on_head = begun.leased;
         Ok(output)
     }
 
     /// Nothing of it goes on any more.
-    pub(crate) fn leave_background(&self) {
+    pub(crate) fn leave_background(&self, driven: &Result<Output>) {
+        if self.is_background()
+            && let Ok(output) = driven
+            && !output.unprocessed.is_empty()
+        {
+            let inputs = output.unprocessed.len();
+            tracing::warn!(
+                session = %output.session_id,
+                invocation = %self.invocation,
+                inputs,
+                "inputs behind a turn in the background that did not complete were not worked on"
+            );
+        }
         self.guard.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::attach::Attached;
 use super::start::check_custom;
 use super::work::{Content, Phase, Work};
-use super::{Known, Next, Place, Run, Running, TurnHandle};
+use super::{Known, Next, Place, Run, Running, Stop, TurnHandle};
 use crate::agent::Output;
 use crate::agent::definition::ContentInSpans;
 use crate::agent::policy::LastSnapshot;
@@ -140,7 +140,8 @@ impl Run {
                 Attached::Died => {}
             }
         };
-        // From here on the turn is in the store: whatever goes wrong must end it there.
+        // From here on the turn is in the store: whatever goes wrong must end it there, and whoever aborts it finds it.
+        self.def.local.runs(begun.turn, self);
         let ready = async {
             self.load(place, &begun, &input).await?;
             if self.keeps {
@@ -153,8 +154,11 @@ impl Run {
         };
         match ready.await {
             Ok(()) => {}
+            // Somebody aborted it while it began. It ends as any other that is aborted does.
+            Err(error) if error.kind() == ErrorKind::Aborted => self.stop(Stop::Lost(error)),
             Err(error) => {
                 self.end_stream();
+                self.def.local.ended(begun.turn);
                 let outcome = Outcome::failed((&error).into());
                 let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, outcome);
                 end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
@@ -165,7 +169,6 @@ impl Run {
             }
         }
         let handle = self.handle(place, input, Some(&begun), begun.snapshot_id);
-        self.def.local.runs(begun.turn, self);
         place.begun = Some(begun);
         Ok(Ok(handle))
     }
@@ -260,9 +263,12 @@ impl Run {
             fence: begun.map(|begun| begun.fence),
             key: begun.filter(|begun| begun.leased).map(|begun| begun.session.clone()),
             branch: begun.map(|begun| begun.branch.clone()).unwrap_or_default(),
-            snapshot: snapshot_id,
             cancel: cancel.clone(),
         });
+        // What stopped it before there was anything to cancel.
+        if self.is_stopped() {
+            cancel.cancel();
+        }
         self.began.notify_one();
         TurnHandle {
             run: self.clone(),

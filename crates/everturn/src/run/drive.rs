@@ -17,10 +17,10 @@ use crate::agent::definition::{Handler, HandlerFuture, OnFailure};
 use crate::agent::failure::Handled;
 use crate::json::Json;
 use crate::live::in_scope;
-use crate::snapshot::{FinishReason, SnapshotStatus, TurnError};
-use crate::store::SnapshotRef;
+use crate::session::SessionKey;
+use crate::snapshot::{FinishReason, TurnError};
 use crate::stream::Sender;
-use crate::turn::{EndStatus, EndedTurn, Input};
+use crate::turn::{EndStatus, EndedTurn, Input, RunningTurn};
 use crate::{Error, ErrorKind, Result};
 
 /// What became of an invocation.
@@ -95,6 +95,8 @@ impl Run {
             let ending = if self.cancel.is_cancelled() {
                 // Whoever asked left while the turn waited for its branch.
                 Ending::Stopped(Stop::Aborted)
+            } else if let Some(stop) = self.take_stop() {
+                Ending::Stopped(stop)
             } else {
                 let (handler, given) = (handler.clone(), turn.clone());
                 // The handler is called in the task, so that one that panics before its first await fails its turn too.
@@ -216,6 +218,8 @@ impl Run {
         let started = tokio::time::Instant::now();
         let often = patience.abort_poll.min(patience.heartbeat).max(Duration::from_millis(1));
         let mut tick = tokio::time::interval_at(started + often, often);
+        // A process that was stopped for an hour looks once when it wakes up, not seven thousand times.
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut renewed = started;
         let mut detach = self.detach.lock().await;
         let overdue = self.overdue(patience.turn);
@@ -236,7 +240,12 @@ impl Run {
                     return self.abandon(handler).await;
                 }
                 Some(asked) = detach.recv() => {
-                    let _ = asked.send(self.detach_running().await);
+                    tokio::select! {
+                        biased;
+                        // A turn of a handler that owns its loop may be beginning, and wait for its branch for long.
+                        () = self.cancel.cancelled() => {}
+                        detached = self.detach_running() => drop(asked.send(detached)),
+                    }
                 }
                 now = tick.tick() => {
                     if now.duration_since(renewed) >= patience.heartbeat {
@@ -291,15 +300,17 @@ impl Run {
         }
     }
 
-    /// Looks whether somebody elsewhere has aborted the turn.
+    /// Looks whether the turn is still there and ours: somebody elsewhere may have aborted it, taken it over, or deleted its
+    /// session. Why it is not, the store says to whoever renews.
     async fn look_for_abort(&self) {
-        let reserved = self.running().as_ref().and_then(|turn| turn.snapshot);
-        let (Some(store), Some(id)) = (&self.def.store, reserved) else { return };
-        match store.snapshot(SnapshotRef::Id(id)).await {
-            Ok(Some(row)) if row.status == SnapshotStatus::Aborted => {
-                self.stop(Stop::Lost(Error::aborted("the turn was aborted elsewhere")));
-            }
-            Ok(_) => {}
+        let fence = self.running().as_ref().and_then(|turn| turn.fence);
+        let (Some(store), Some(fence), Some(session)) = (&self.def.store, fence, self.session.get()) else { return };
+        let key = SessionKey::new(self.def.app.clone(), self.user.clone(), session.clone());
+        let ours = |turn: &RunningTurn| turn.turn == fence.turn() && turn.attempt == fence.attempt();
+        match store.running(Some(&key)).await {
+            Ok(turns) if turns.iter().any(ours) => {}
+            Ok(_) => self.renew().await,
+            Err(error) if error.kind() == ErrorKind::NotFound => self.renew().await,
             Err(error) => tracing::debug!(%error, "whether a turn was aborted could not be read; it is tried again"),
         }
     }

@@ -111,8 +111,6 @@ pub(crate) struct Running {
     pub(crate) fence: Option<Fence>,
     pub(crate) key: Option<SessionKey>,
     pub(crate) branch: BranchName,
-    /// The snapshot id it has reserved.
-    pub(crate) snapshot: Option<SnapshotId>,
     pub(crate) cancel: CancellationToken,
 }
 

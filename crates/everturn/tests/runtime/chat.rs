@@ -1,11 +1,12 @@
 //! Chats: turn after turn with what each needs of the one before, in both state modes, near and far.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use everturn::{
     Agent, AgentClient, AgentInfo, Chat, Chunk, Connection, ErrorKind, FinishReason, Init, Input, InvocationId, Json,
-    Output, Registry, Result, SessionId, SharedState, SigningKey, Snapshot, SnapshotId, SnapshotPolicy,
+    Output, Registry, Result, SessionId, SharedState, SigningKey, Snapshot, SnapshotId, SnapshotPolicy, SnapshotStatus,
     StateManagement, StreamLimits, Turn, TurnKey, UserId,
 };
 
@@ -84,6 +85,14 @@ impl AgentClient for Far {
 
     async fn snapshot(&self, id: SnapshotId) -> Result<Option<Snapshot>> {
         Ok(self.agent.snapshot(id).await?.as_ref().map(over_the_wire))
+    }
+
+    async fn abort(&self, id: SnapshotId) -> Result<Option<SnapshotStatus>> {
+        self.agent.abort(id).await
+    }
+
+    async fn wait(&self, id: SnapshotId, within: Option<Duration>) -> Result<Snapshot> {
+        Ok(over_the_wire(&self.agent.wait(id, within).await?))
     }
 
     async fn latest(&self, session: &SessionId) -> Result<Option<Snapshot>> {

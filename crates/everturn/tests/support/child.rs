@@ -77,6 +77,12 @@ impl Child {
         }
     }
 
+    /// What it has said so far, without waiting for more.
+    pub(crate) fn heard<T: DeserializeOwned>(&self) -> Vec<T> {
+        let speak = |line: String| serde_json::from_str(&line).expect("parent and child speak the same language");
+        self.lines.try_iter().map(speak).collect()
+    }
+
     /// Tells it something.
     pub(crate) fn tell(&mut self, line: &str) {
         let pipe = self.process.stdin.as_mut().expect("it is piped");
