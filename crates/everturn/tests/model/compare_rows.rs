@@ -154,6 +154,8 @@ fn expected_running(model: &Model, turn: TurnIx, lane: usize, vessel: &RunningTu
     like.attempt = row.attempt;
     like.status = model.turn_status(turn);
     like.leased = row.may_move == MayMove::Leased;
+    let reserved = row.reserved.and_then(|id| model.snap(id));
+    like.detached = reserved.is_some_and(|snap| snap.status == SnapshotStatus::Pending);
     like.snapshot_id = row.reserved;
     like.began_at = row.began_at;
     like.heartbeat_at = row.beat;
