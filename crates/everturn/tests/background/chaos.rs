@@ -3,17 +3,18 @@
 //! Prevented are: an input that was accepted and never ends, or ends twice; a tool call that finished and is made again;
 //! a turn that nobody looks after; and a file that is damaged by it all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use everturn::model::{ModelRequest, Reply, ScriptedModel};
-use everturn::store::{Store, VerifyScope};
+use everturn::store::{RecordQuery, Store, VerifyScope};
 use everturn::tool::{Tool, ToolContext};
 use everturn::{
-    Agent, CallState, EndStatus, Init, Json, Part, Prompt, Recovery, Role, SnapshotId, SnapshotStatus, TurnKey,
+    Agent, CallState, EndStatus, Init, Json, Part, Prompt, Recovery, Role, SnapshotId, SnapshotStatus, TurnError,
+    TurnId, TurnKey,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -102,11 +103,19 @@ struct Campaign {
 }
 
 const WORKERS: usize = 3;
-const SESSIONS: usize = 12;
+
+/// Inputs that share a session. A few: one that waits for a person, because nobody knows whether a call was made, takes
+/// nothing else.
+const SHARED: usize = 4;
 
 fn session_of(key: &str) -> String {
     let n: usize = key.strip_prefix('k').and_then(|n| n.parse().ok()).expect("we made it");
-    format!("s{}", n % SESSIONS)
+    format!("s{}", n / SHARED)
+}
+
+/// Whether a turn was refused because its session waits for a person.
+fn waits_for_a_person(error: Option<&TurnError>) -> bool {
+    error.is_some_and(|error| error.status == "FAILED_PRECONDITION")
 }
 
 impl Campaign {
@@ -153,6 +162,7 @@ impl Campaign {
                 let before = self.inputs.insert(text.clone(), Some(snapshot)).flatten();
                 assert!(before.is_none_or(|before| before == snapshot), "{text} was accepted as two turns");
             }
+            Said::Repeated { text } => assert!(self.inputs.contains_key(&text), "nobody asked for {text}"),
             // Somebody works on it, or on something before it.
             Said::Refused { text, kind } => assert!(kind == "busy", "{text} was refused as {kind}"),
             other => panic!("a worker said {other:?}"),
@@ -206,7 +216,8 @@ async fn killed_at_random_every_accepted_input_ends_once_and_every_finished_call
             (!matches!(row.status, SnapshotStatus::Pending | SnapshotStatus::Expired)).then_some(row)
         })
         .await;
-        assert_eq!(ended.status, SnapshotStatus::Completed, "{key}: {:?}", ended.error);
+        let fine = ended.status == SnapshotStatus::Completed || waits_for_a_person(ended.error.as_ref());
+        assert!(fine, "{key} ended as {:?}: {:?}", ended.status, ended.error);
     }
     // Those who got no answer ask once more, and all of them get one.
     for key in campaign.inputs.keys() {
@@ -228,19 +239,19 @@ async fn killed_at_random_every_accepted_input_ends_once_and_every_finished_call
 }
 
 /// Each key is one turn with one end, and each call that finished left one mark.
-async fn check_turns(agent: &Agent<Json>, store: &Arc<dyn Store>, file: &Path, keys: impl Iterator<Item = &String>) {
+async fn check_turns<'a>(
+    agent: &Agent<Json>,
+    store: &Arc<dyn Store>,
+    file: &Path,
+    keys: impl Iterator<Item = &'a String> + Clone,
+) {
     let marks = marks(file);
-    let mut turns: BTreeMap<String, Vec<everturn::TurnId>> = BTreeMap::new();
-    for n in 0..SESSIONS {
-        let key = of_worker("user", &format!("s{n}"));
-        let mut query = everturn::store::RecordQuery::of(key.clone());
+    let mut turns: BTreeMap<String, Vec<TurnId>> = BTreeMap::new();
+    let sessions: BTreeSet<_> = keys.clone().map(|key| session_of(key)).collect();
+    for session in sessions {
+        let mut query = RecordQuery::of(of_worker("user", &session));
         loop {
-            let page = match store.records(query.clone()).await {
-                Ok(page) => page,
-                // Nothing was ever begun there.
-                Err(error) if error.kind() == everturn::ErrorKind::NotFound => break,
-                Err(error) => panic!("{error}"),
-            };
+            let page = store.records(query.clone()).await.unwrap();
             for record in page.items {
                 let Some(turn) = record.turn.filter(|turn| turn.begin().seq() == record.seq) else { continue };
                 let input = store.turn(turn).await.unwrap().unwrap().input;
@@ -250,13 +261,17 @@ async fn check_turns(agent: &Agent<Json>, store: &Arc<dyn Store>, file: &Path, k
             query = query.from(next);
         }
     }
+    let (mut done, mut asked) = (0, 0);
     for key in keys {
+        asked += 1;
         let [turn] = turns.remove(key).unwrap_or_default()[..] else {
             panic!("{key} was begun more than once, or never")
         };
         let record = store.turn(turn).await.unwrap().unwrap();
         let ended = record.ended.unwrap_or_else(|| panic!("{key} has not ended"));
-        assert_eq!(ended.status, EndStatus::Completed, "{key}: {:?}", ended.outcome.error);
+        let completed = ended.status == EndStatus::Completed;
+        done += usize::from(completed);
+        assert!(completed || waits_for_a_person(ended.outcome.error.as_ref()), "{key}: {:?}", ended.outcome.error);
         for call in agent.calls(turn).await.unwrap() {
             let mark = format!("{} {}", call.name, call.call.clone().unwrap_or_default());
             let made = marks.get(&mark).copied().unwrap_or_default();
@@ -268,5 +283,6 @@ async fn check_turns(agent: &Agent<Json>, store: &Arc<dyn Store>, file: &Path, k
             }
         }
     }
+    assert!(2 * done > asked, "of {asked} turns {done} completed");
     assert!(turns.is_empty(), "nobody asked for {turns:?}");
 }

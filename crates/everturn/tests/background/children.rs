@@ -49,6 +49,10 @@ pub(crate) enum Said {
         text: String,
         snapshot: SnapshotId,
     },
+    /// A turn under that key has ended already.
+    Repeated {
+        text: String,
+    },
     /// A handler has noticed that it was cancelled.
     Cancelled,
     Output {
@@ -249,6 +253,7 @@ impl Inside {
     fn accept(&self, init: Init, text: String, agent: Agent<Json>) {
         tokio::spawn(async move {
             match agent.run(detached(&text), init).await {
+                Ok(output) if output.finish_reason != Some(FinishReason::Detached) => say(&Said::Repeated { text }),
                 Ok(output) => say(&Said::Accepted { text, snapshot: output.snapshot_id.expect("it has a row") }),
                 Err(error) => say(&Said::Refused { text, kind: error.kind().name().to_owned() }),
             }
