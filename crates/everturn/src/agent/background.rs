@@ -11,6 +11,9 @@ use crate::{Error, ErrorKind, InvocationId, Result, SessionId, SnapshotId, TurnI
 /// How often somebody who waits looks whether whoever works is still alive: a death writes nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How much may go on in the background of a process before it takes over no more.
+const AT_ONCE: usize = 64;
+
 /// What a recovery did about a turn whose process had died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -154,8 +157,12 @@ impl<S: CustomState> Agent<S> {
             let mine = turn.session.app == self.def.app && turn.agent.as_ref() == Some(&self.def.name);
             // One that runs here is late with its heartbeat, as after a laptop's sleep, and not dead.
             let here = self.def.local.find(turn.turn).is_some();
-            if !mine || here || turn.status != TurnStatus::Dead || !is_detached(store, &turn).await? {
+            if !mine || here || turn.status != TurnStatus::Dead || !turn.detached {
                 continue;
+            }
+            // The rest waits for its turn, here or with another worker: a crash must not be followed by a rush.
+            if self.def.local.in_background() >= AT_ONCE {
+                break;
             }
             match self.recover_turn(store, &turn).await {
                 Ok(done) => recovered.push(done),
@@ -200,12 +207,6 @@ impl<S: CustomState> Agent<S> {
     pub async fn drain(&self, within: Duration) -> usize {
         self.def.local.drained(within).await
     }
-}
-
-/// Whether a turn went on in the background: it has a row to look at while it runs.
-async fn is_detached(store: &dyn Store, turn: &RunningTurn) -> Result<bool> {
-    let Some(id) = turn.snapshot_id else { return Ok(false) };
-    Ok(store.snapshot(SnapshotRef::Id(id)).await?.is_some())
 }
 
 /// Whether a turn was taken or ended by somebody else meanwhile.

@@ -60,6 +60,11 @@ impl Local {
         Guard(self.background.clone())
     }
 
+    /// How many invocations go on in the background.
+    pub(crate) fn in_background(&self) -> usize {
+        *self.background.borrow()
+    }
+
     /// Waits until nothing goes on in the background, or so long. How many still do is the answer.
     pub(crate) async fn drained(&self, within: Duration) -> usize {
         let mut background = self.background.subscribe();

@@ -6,7 +6,6 @@
 mod support;
 
 #[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "what tests with child processes share is more than these need")]
 mod children;
 
 mod dying;
