@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Agent, CustomState, Recovery};
 use crate::snapshot::{FinishReason, Snapshot, SnapshotStatus, TurnError};
-use crate::store::{EndTurn, SnapshotRef, Store, TurnRef, WatchTarget};
+use crate::store::{EndTurn, Store, TurnRef, WatchTarget};
 use crate::turn::{EndStatus, NewSnapshot, Outcome, RunningTurn, TurnStatus};
 use crate::{Error, ErrorKind, InvocationId, Result, SessionId, SnapshotId, TurnId};
 
