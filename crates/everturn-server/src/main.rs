@@ -1,6 +1,7 @@
 //! The `everturn` command.
 
 mod agents;
+mod auth;
 mod cli;
 mod http;
 

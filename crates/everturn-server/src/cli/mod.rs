@@ -1,6 +1,8 @@
 //! What can be typed, one file per command.
 
+mod access;
 mod demo;
+mod keys;
 mod serve;
 mod store;
 mod terminal;
@@ -10,6 +12,7 @@ use std::io::{self, ErrorKind};
 
 use clap::{Args, Parser, Subcommand};
 
+use keys::Keys;
 use serve::Serve;
 use store::StoreSpec;
 use terminal::Style;
@@ -32,6 +35,7 @@ Examples:
   everturn                                   serve the demo agents on 127.0.0.1:4100
   everturn serve --demo --addr 127.0.0.1:0   the same on any free port
   everturn serve --demo --store memory:      the same, keeping nothing
+  everturn keys create --user ann            make an API key; from then on the server asks for one
   everturn demo                              play a conversation in ./.everturn/sessions.db and draw its tree
   everturn demo --ascii | less               the same for a terminal without Unicode
 
@@ -41,6 +45,9 @@ Colours are used on a terminal unless NO_COLOR is set.";
 enum Command {
     /// Serve agents and their sessions over HTTP (the default, with the demo agents)
     Serve(Serve),
+    /// Make, list and revoke API keys: who may reach the server from other machines, and what they may do there
+    #[command(arg_required_else_help = true)]
+    Keys(Keys),
     /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept
     Demo,
 }
@@ -61,6 +68,7 @@ impl Everturn {
         let store = &self.options.store;
         match self.command.unwrap_or_else(|| Command::Serve(Serve::demo())) {
             Command::Serve(serve) => serve.run(store, &mut io::stdout()).await,
+            Command::Keys(keys) => keys.run(store, &mut io::stdout()),
             Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
         }
     }

@@ -10,6 +10,7 @@ use clap::Args;
 use everturn::store::Store;
 use everturn::{Registry, Worker};
 
+use super::access::AccessArgs;
 use super::store::StoreSpec;
 use crate::agents;
 use crate::http::{Server, Settings};
@@ -32,23 +33,29 @@ pub(crate) struct Serve {
     /// over by the next server
     #[arg(long, value_name = "SECONDS", default_value_t = DRAIN)]
     drain: u64,
+    #[command(flatten)]
+    access: AccessArgs,
 }
 
 impl Serve {
     /// What `everturn` alone does.
     pub(crate) fn demo() -> Self {
-        Self { addr: SocketAddr::from(([127, 0, 0, 1], 4100)), demo: true, drain: DRAIN }
+        Self { addr: SocketAddr::from(([127, 0, 0, 1], 4100)), demo: true, drain: DRAIN, access: AccessArgs::default() }
     }
 
     pub(crate) async fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
+        let access = self.access.open(store)?;
+        let asks = access.authority.asks();
         let opened: Arc<dyn Store> = store.open()?;
         let agents = if self.demo { agents::demo(&opened)? } else { Registry::new() };
         let names: Vec<_> = agents.list().into_iter().map(|agent| agent.name.to_string()).collect();
         let worker = Worker::start(agents.clone(), LOOK);
-        let server = Server::bind(&Settings { addr: self.addr }, agents).await?;
+        let server = Server::bind(Settings { addr: self.addr, access }, agents).await?;
         let base = format!("http://{}", server.addr()?);
         writeln!(out, "everturn listens on {base}")?;
         writeln!(out, "  sessions are kept in {store}")?;
+        let whom = if asks { "whoever has a key" } else { "everybody on this machine" };
+        writeln!(out, "  {whom} is let in")?;
         for name in &names {
             writeln!(out, "  agent {name:<12} {base}/genkit/{name}")?;
         }
@@ -56,9 +63,10 @@ impl Serve {
             writeln!(out, "  no agents are hosted: --demo hosts some")?;
         } else {
             writeln!(out, "try it:")?;
+            let key = if asks { " -H \"Authorization: Bearer $KEY\"" } else { "" };
             writeln!(
                 out,
-                "  curl {base}/genkit/echo -H 'Content-Type: application/json' \\\n    -d '{{\"data\":{{\"message\":{{\"role\":\"user\",\"content\":[{{\"text\":\"hi\"}}]}}}}}}'"
+                "  curl {base}/genkit/echo{key} -H 'Content-Type: application/json' \\\n    -d '{{\"data\":{{\"message\":{{\"role\":\"user\",\"content\":[{{\"text\":\"hi\"}}]}}}}}}'"
             )?;
         }
         writeln!(out, "Ctrl-C stops it; nothing that was acknowledged is lost")?;

@@ -25,6 +25,11 @@ impl Problem {
         Self::new("NOT_FOUND", message)
     }
 
+    /// What somebody is known for, but may not do.
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new("PERMISSION_DENIED", message)
+    }
+
     /// The same under another HTTP code than the status stands for.
     pub(crate) fn code(mut self, code: StatusCode) -> Self {
         self.code = Some(code);

@@ -1,13 +1,14 @@
 //! The server: its routes, and how it starts and stops.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use everturn::Registry;
@@ -15,7 +16,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
-use super::{genkit, guard};
+use super::{Access, cors, genkit, guard, headers, identify};
+
+/// The one route that anybody may ask.
+pub(super) const HEALTH: &str = "/healthz";
 
 /// The largest body that is taken.
 pub(super) const MAX_BODY: usize = 16 << 20;
@@ -23,10 +27,11 @@ pub(super) const MAX_BODY: usize = 16 << 20;
 /// How long turns that run may go on after the server was asked to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Where a server listens.
-#[derive(Debug, Clone)]
+/// Where a server listens, and to whom.
+#[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) addr: SocketAddr,
+    pub(crate) access: Access,
 }
 
 /// A server that listens.
@@ -38,16 +43,17 @@ pub(crate) struct Server {
 
 impl Server {
     /// Takes the port.
-    pub(crate) async fn bind(settings: &Settings, agents: Registry) -> anyhow::Result<Self> {
-        let addr = settings.addr;
+    pub(crate) async fn bind(settings: Settings, agents: Registry) -> anyhow::Result<Self> {
+        let Settings { addr, access } = settings;
         anyhow::ensure!(
-            addr.ip().is_loopback(),
-            "{addr} can be reached from other machines, and this server asks nobody who they are: listen on 127.0.0.1"
+            addr.ip().is_loopback() || access.authority.knows_somebody(),
+            "{addr} can be reached from other machines, and there is no valid key to tell who is who: make one with \
+             `everturn keys create --user NAME`, give --keys FILE or --jwt-key FILE, or listen on 127.0.0.1"
         );
         let listener = TcpListener::bind(addr).await.with_context(|| {
             format!("cannot listen on {addr}: choose another port with --addr, or 0 for any free one")
         })?;
-        Ok(Self { listener, router: router(agents), stopping: CancellationToken::new() })
+        Ok(Self { listener, router: router(agents, access), stopping: CancellationToken::new() })
     }
 
     /// Where it listens.
@@ -63,7 +69,8 @@ impl Server {
             stop.await;
             asked.cancel();
         };
-        let served = axum::serve(self.listener, self.router).with_graceful_shutdown(graceful).into_future();
+        let service = self.router.into_make_service_with_connect_info::<SocketAddr>();
+        let served = axum::serve(self.listener, service).with_graceful_shutdown(graceful).into_future();
         tokio::pin!(served);
         tokio::select! {
             done = &mut served => return Ok(done?),
@@ -79,14 +86,22 @@ impl Server {
     }
 }
 
-fn router(agents: Registry) -> Router {
-    Router::new()
-        .route("/healthz", get(|| async { "ok" }))
+fn router(agents: Registry, access: Access) -> Router {
+    let routes = Router::new()
+        .route(HEALTH, get(|| async { "ok" }))
         .nest("/genkit", genkit::routes(agents))
         .fallback(|| async { Problem::not_found("there is nothing at this address") })
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(from_fn(guard::same_machine))
+        .layer(DefaultBodyLimit::max(MAX_BODY));
+    let access = Arc::new(access);
+    // Around all routes as one: on a router of routes, axum adds `Allow` outside the layers, and a stranger's 401 would
+    // tell which addresses there are.
+    Router::new()
+        .fallback_service(routes)
+        .layer(from_fn_with_state(access.clone(), identify::identify))
+        .layer(from_fn_with_state(access.clone(), cors::cors))
+        .layer(from_fn_with_state(access, guard::guard))
+        .layer(from_fn(headers::secure))
 }
 
 async fn method_not_allowed() -> Response {

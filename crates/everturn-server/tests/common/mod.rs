@@ -29,9 +29,15 @@ impl Server {
     ///
     /// The output goes to files: a pipe that nobody drains would stop the server when it is full.
     pub(crate) fn start(dir: &Path, store: &str) -> Self {
+        Self::start_with(dir, store, &["--addr", "127.0.0.1:0"])
+    }
+
+    /// The same with options of one's own, the address among them.
+    pub(crate) fn start_with(dir: &Path, store: &str, options: &[&str]) -> Self {
         let log = |name| File::create(dir.join(name)).expect("a log file");
         let child = Command::new(env!("CARGO_BIN_EXE_everturn"))
-            .args(["serve", "--demo", "--addr", "127.0.0.1:0", "--store", store])
+            .args(["serve", "--demo", "--store", store])
+            .args(options)
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(log("stdout"))
@@ -78,15 +84,25 @@ impl Drop for Server {
 /// The first address in the whole lines of an output. A line still being written may hold half a port.
 fn url_in(output: &str) -> Option<String> {
     let lines = &output[..output.rfind('\n')?];
-    let (_, rest) = lines.split_once("http://127.0.0.1:")?;
-    let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    (!port.is_empty()).then(|| format!("http://127.0.0.1:{port}"))
+    let (_, rest) = lines.split_once("http://")?;
+    let addr: String = rest.chars().take_while(|c| !c.is_whitespace() && *c != '/').collect();
+    let port = addr.rsplit_once(':').map_or("", |(_, port)| port);
+    (!port.is_empty()).then(|| format!("http://{addr}"))
 }
 
-/// An answer: its status, and its body.
+/// An answer: its status, its headers in small letters as `name: value`, and its body.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    pub(crate) headers: Vec<String>,
     pub(crate) body: String,
+}
+
+impl Answer {
+    /// The value of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
 }
 
 impl Server {
@@ -106,14 +122,16 @@ impl Server {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        Answer { status, body: body.to_owned() }
+        // The time is no part of what was answered.
+        let headers = head.lines().skip(1).map(str::to_ascii_lowercase).filter(|line| !line.starts_with("date:"));
+        Answer { status, headers: headers.collect(), body: body.to_owned() }
     }
 
     /// A request with these headers beside the usual ones.
     pub(crate) fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let host = self.url.trim_start_matches("http://");
-        let host =
-            if headers.to_ascii_lowercase().contains("host:") { String::new() } else { format!("Host: {host}\r\n") };
+        let named = headers.lines().any(|line| line.to_ascii_lowercase().starts_with("host:"));
+        let host = if named { String::new() } else { format!("Host: {host}\r\n") };
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"

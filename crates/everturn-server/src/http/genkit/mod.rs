@@ -8,15 +8,17 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
+use axum::{Extension, Router};
 use everturn::{AgentClient, ErrorKind, Registry};
 
+use super::identify::demand;
 use super::problem::Problem;
 use super::server::MAX_BODY;
+use crate::auth::{Identity, Right};
 use request::{Lookup, read_lookup, read_snapshot_id, read_turn};
 
 #[derive(Clone)]
@@ -25,8 +27,12 @@ struct Hosted {
 }
 
 impl Hosted {
-    fn agent(&self, name: &str) -> Result<Arc<dyn AgentClient>, Problem> {
-        self.agents.get(name).ok_or_else(|| Problem::not_found(format!("there is no agent '{name}' here")))
+    /// An agent for whoever asks. One of an app they do not reach is as unknown to them as one that does not exist, so
+    /// this is asked before anything that could tell the two apart.
+    fn agent(&self, name: &str, identity: &Identity) -> Result<Arc<dyn AgentClient>, Problem> {
+        let agent = self.agents.get(name).filter(|agent| identity.reaches(&agent.info().app));
+        let agent = agent.ok_or_else(|| Problem::not_found(format!("there is no agent '{name}' here")))?;
+        Ok(agent.for_user(identity.user.clone()))
     }
 }
 
@@ -43,10 +49,12 @@ pub(super) fn routes(agents: Registry) -> Router {
 async fn turn(
     State(hosted): State<Hosted>,
     Path(name): Path<String>,
+    Extension(identity): Extension<Identity>,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Problem> {
-    let agent = hosted.agent(&name)?;
+    let agent = hosted.agent(&name, &identity)?;
+    demand(&identity, Right::Write)?;
     let body = body(request).await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let streams = accept.contains("text/event-stream");
@@ -61,9 +69,11 @@ async fn turn(
 async fn snapshot(
     State(hosted): State<Hosted>,
     Path(name): Path<String>,
+    Extension(identity): Extension<Identity>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let agent = hosted.agent(&name)?;
+    let agent = hosted.agent(&name, &identity)?;
+    demand(&identity, Right::Read)?;
     let body = body(request).await?;
     let lookup = read_lookup(&body)?;
     let missing = |what: &str, id: &str| Problem::not_found(format!("{what} '{id}' not found for agent '{name}'."));
@@ -86,8 +96,14 @@ async fn snapshot(
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// Answers when the turn behind a snapshot has ended.
-async fn wait(State(hosted): State<Hosted>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-    let agent = hosted.agent(&name)?;
+async fn wait(
+    State(hosted): State<Hosted>,
+    Path(name): Path<String>,
+    Extension(identity): Extension<Identity>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name, &identity)?;
+    demand(&identity, Right::Read)?;
     let id = read_snapshot_id(&body(request).await?)?;
     let found = match agent.wait(id.parse().unwrap_or(wire::NO_SNAPSHOT), Some(LONGEST_WAIT)).await {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -99,8 +115,14 @@ async fn wait(State(hosted): State<Hosted>, Path(name): Path<String>, request: R
 }
 
 /// Aborts the turn behind a snapshot. Genkit's client is told what it was before, and nothing if there is none.
-async fn abort(State(hosted): State<Hosted>, Path(name): Path<String>, request: Request) -> Result<Response, Problem> {
-    let agent = hosted.agent(&name)?;
+async fn abort(
+    State(hosted): State<Hosted>,
+    Path(name): Path<String>,
+    Extension(identity): Extension<Identity>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let agent = hosted.agent(&name, &identity)?;
+    demand(&identity, Right::Write)?;
     let id = read_snapshot_id(&body(request).await?)?;
     let status = agent.abort(id.parse().unwrap_or(wire::NO_SNAPSHOT)).await?;
     Ok(wire::answer(&wire::Aborted { snapshot_id: id, status }))

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use everturn::{AgentClient, Error, ErrorKind, SchemaViolation, TurnError};
 use futures_util::stream::unfold;
@@ -30,14 +30,13 @@ pub(super) fn streamed(agent: Arc<dyn AgentClient>, turn: Turn) -> Response {
     let (frames, queue) = mpsc::channel::<String>(QUEUED_FRAMES);
     tokio::spawn(follow(agent, turn, frames));
     let body = unfold(queue, |mut queue| async { queue.recv().await.map(|frame| (Ok::<_, Infallible>(frame), queue)) });
-    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
-    (headers, Body::from_stream(body)).into_response()
+    ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
 }
 
 /// A request that could not even be read, told as its stream's only frame: the client looks for it there.
 pub(super) fn refused_stream(problem: &Problem) -> Response {
     let text = frame::<()>(&Frame::Error(&problem.error)).unwrap_or_else(|_| UNWRITABLE.to_owned());
-    ([(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")], text).into_response()
+    ([(CONTENT_TYPE, "text/event-stream")], text).into_response()
 }
 
 /// What is sent when not even an error can be written.
