@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
-use super::{genkit, guard};
+use super::{genkit, guard, v1};
 
 /// The largest body that is taken.
 pub(super) const MAX_BODY: usize = 16 << 20;
@@ -82,7 +82,8 @@ impl Server {
 fn router(agents: Registry) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
-        .nest("/genkit", genkit::routes(agents))
+        .nest("/genkit", genkit::routes(agents.clone()))
+        .merge(v1::routes(agents))
         .fallback(|| async { Problem::not_found("there is nothing at this address") })
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY))

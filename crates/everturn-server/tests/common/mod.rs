@@ -83,9 +83,10 @@ fn url_in(output: &str) -> Option<String> {
     (!port.is_empty()).then(|| format!("http://127.0.0.1:{port}"))
 }
 
-/// An answer: its status, and its body.
+/// An answer: its status, its head, and its body.
 pub(crate) struct Answer {
     pub(crate) status: u16,
+    pub(crate) head: String,
     pub(crate) body: String,
 }
 
@@ -106,7 +107,7 @@ impl Server {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        Answer { status, body: body.to_owned() }
+        Answer { status, head: head.to_owned(), body: body.to_owned() }
     }
 
     /// A request with these headers beside the usual ones.
