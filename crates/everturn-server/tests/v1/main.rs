@@ -25,11 +25,10 @@ struct Said {
 impl Said {
     /// The value of a header, by its name in lower case.
     fn header(&self, name: &str) -> Option<&str> {
-        let found = self.head.lines().find_map(|line| {
+        self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
-        });
-        found
+        })
     }
 
     fn ok(self) -> Value {

@@ -80,7 +80,7 @@ impl<S: CustomState> Agent<S> {
 pub(super) fn no_store(def: &Definition) -> Error {
     Error::new(
         ErrorKind::WrongMode,
-        format!("agent '{}' has no store (client-managed state): it keeps no sessions and no snapshots", def.name),
+        format!("agent '{}' has no store (client-managed state): it keeps no snapshots and no sessions", def.name),
     )
 }
 
