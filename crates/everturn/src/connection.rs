@@ -14,10 +14,22 @@ use crate::message::Message;
 use crate::run::{DetachAsked, Run};
 use crate::stream::{Chunk, Receiver};
 use crate::turn::Input;
-use crate::{Error, ErrorKind, InvocationId, Result, SessionId};
+use crate::{Error, ErrorKind, InvocationId, Result, SessionId, SnapshotId, TurnId};
 
 /// What became of an invocation, for as many as ask.
 pub(crate) type Finished = Arc<std::result::Result<Output, (ErrorKind, String)>>;
+
+/// What finds a turn again, from the moment it has begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ticket {
+    /// The turn.
+    pub turn: TurnId,
+    /// Its session.
+    pub session: SessionId,
+    /// The id its snapshot will have, if one is taken.
+    pub snapshot_id: Option<SnapshotId>,
+}
 
 /// A conversation with an agent: inputs go in, chunks come out, and an output at the end.
 ///
@@ -38,6 +50,7 @@ pub struct Connection {
     /// The session as far as it was known at the start, and as the first turn found it.
     pub(crate) session: SessionId,
     pub(crate) begun: Arc<OnceLock<SessionId>>,
+    pub(crate) ticket: watch::Receiver<Option<Ticket>>,
     pub(crate) invocation: InvocationId,
     pub(crate) custom: Option<Json>,
 }
@@ -53,6 +66,18 @@ impl Connection {
     #[must_use]
     pub fn invocation_id(&self) -> &InvocationId {
         &self.invocation
+    }
+
+    /// Waits until a turn has begun in the store, and tells what finds it again: [`Agent::follow_turn`](crate::Agent::follow_turn)
+    /// reads its stream if that is [kept](crate::Init::keep_stream). Nothing if the invocation ended without one, because
+    /// it was refused, had ended before under the same key, or has no store.
+    pub async fn begun(&self) -> Option<Ticket> {
+        let (mut ticket, mut finished) = (self.ticket.clone(), self.finished.clone());
+        tokio::select! {
+            biased;
+            found = ticket.wait_for(Option::is_some) => found.ok().and_then(|found| found.clone()),
+            _ = finished.wait_for(Option::is_some) => self.ticket.borrow().clone(),
+        }
     }
 
     /// Sends an input; a turn is made of it when its time comes. Waits while too many are queued.

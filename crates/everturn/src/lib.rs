@@ -69,15 +69,15 @@ mod worker;
 pub use agent::{
     Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, ContentInSpans, CustomState, Failure,
     Followed, Following, Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience,
-    Preparation, Prompt, Recovered, Recovery, Registry, SharedState, SigningKey, SnapshotContext, SnapshotPolicy,
-    StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
+    Preparation, Prompt, Recovered, Recovery, Registry, Sessions, SharedState, SigningKey, SnapshotContext,
+    SnapshotPolicy, Spot, StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
 pub use chat::{Chat, ChatTurn};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 #[doc(inline)]
 pub use compact::{AutoCompaction, Compacted, Compaction, CompactionRecord, OnBranch, Summariser, Summary, Window};
-pub use connection::Connection;
+pub use connection::{Connection, Ticket};
 pub use digest::Digest;
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventActions, EventKind};

@@ -68,6 +68,8 @@ impl Connection {
             kept,
             session,
             begun,
+            // Its turns begin elsewhere.
+            ticket: watch::Sender::new(None).subscribe(),
             invocation,
             custom: None,
         };

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
-use super::{Access, cors, genkit, guard, headers, identify};
+use super::{Access, cors, genkit, guard, headers, identify, v1};
 
 /// The one route that anybody may ask.
 pub(super) const HEALTH: &str = "/healthz";
@@ -89,7 +89,8 @@ impl Server {
 fn router(agents: Registry, access: Access) -> Router {
     let routes = Router::new()
         .route(HEALTH, get(|| async { "ok" }))
-        .nest("/genkit", genkit::routes(agents))
+        .nest("/genkit", genkit::routes(agents.clone()))
+        .merge(v1::routes(agents))
         .fallback(|| async { Problem::not_found("there is nothing at this address") })
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(MAX_BODY));

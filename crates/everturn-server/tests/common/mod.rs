@@ -95,6 +95,8 @@ fn url_in(output: &str) -> Option<String> {
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<String>,
+    /// The head as it came.
+    pub(crate) head: String,
     pub(crate) body: String,
 }
 
@@ -123,8 +125,10 @@ impl Server {
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
         // The time is no part of what was answered.
-        let headers = head.lines().skip(1).map(str::to_ascii_lowercase).filter(|line| !line.starts_with("date:"));
-        Answer { status, headers: headers.collect(), body: body.to_owned() }
+        let timeless = |line: &&str| !line.to_ascii_lowercase().starts_with("date:");
+        let head: Vec<&str> = head.lines().filter(timeless).collect();
+        let headers = head.iter().skip(1).map(|line| line.to_ascii_lowercase()).collect();
+        Answer { status, headers, head: head.join("\r\n"), body: body.to_owned() }
     }
 
     /// A request with these headers beside the usual ones.

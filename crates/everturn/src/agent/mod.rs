@@ -41,6 +41,7 @@ pub(crate) mod policy;
 mod prompt;
 mod reading;
 mod registry;
+mod sessions;
 mod sign;
 mod transform;
 mod turns;
@@ -71,6 +72,7 @@ pub use prompt::{
 };
 pub use reading::{ArtifactsDiff, MessagesDiff, StateDiff};
 pub use registry::{AgentClient, AgentInfo, Registry, StateManagement};
+pub use sessions::{Sessions, Spot};
 pub use sign::SigningKey;
 pub use transform::Caller;
 pub use turns::{CallRecord, CallState};
@@ -172,7 +174,7 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
             .in_background(background)
             .keeping_streams(keeps),
     );
-    let (cancel, begun) = (run.cancel.clone(), run.session.clone());
+    let (cancel, begun, ticket) = (run.cancel.clone(), run.session.clone(), run.ticket.subscribe());
     let (finished, released) = (run.finished.subscribe(), run.released.clone());
     let lingers = keeps.then(|| Arc::downgrade(&run));
     tokio::spawn(
@@ -195,6 +197,7 @@ async fn connect(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Con
         kept,
         session,
         begun,
+        ticket,
         invocation,
         custom: None,
     })

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Agent, Caller, CustomState};
+use super::sessions::{no_store, own_session, own_snapshot};
+use super::{Agent, CustomState};
 use crate::artifact::Artifact;
 use crate::message::Message;
 use crate::patch::Patch;
@@ -10,7 +11,7 @@ use crate::session::SessionKey;
 use crate::snapshot::Snapshot;
 use crate::state::SessionState;
 use crate::store::{At, ListSnapshots, Page, SnapshotRef, Store};
-use crate::{Error, ErrorKind, Result, SessionId, SnapshotId};
+use crate::{Error, Result, SessionId, SnapshotId};
 
 impl<S: CustomState> Agent<S> {
     /// A snapshot with its state, as it may be shown; nothing if there is none for this user.
@@ -38,13 +39,7 @@ impl<S: CustomState> Agent<S> {
         session: &SessionId,
         query: impl FnOnce(ListSnapshots) -> ListSnapshots,
     ) -> Result<Page<Snapshot>> {
-        let (store, key) = (self.own_store()?, self.key(session));
-        if !self.owns(store, &key).await? {
-            return Err(Error::not_found(format!("agent '{}' has no session {session}", self.def.name)));
-        }
-        let mut query = query(ListSnapshots::of(key.clone()));
-        query.session = key;
-        store.snapshots(query).await
+        self.sessions()?.snapshots(session, query).await
     }
 
     /// Labels a snapshot, or takes its label away.
@@ -70,12 +65,7 @@ impl<S: CustomState> Agent<S> {
     }
 
     pub(super) fn own_store(&self) -> Result<&dyn Store> {
-        self.def.store.as_deref().ok_or_else(|| {
-            Error::new(
-                ErrorKind::WrongMode,
-                format!("agent '{}' has no store (client-managed state): it keeps no snapshots", self.def.name),
-            )
-        })
+        self.def.store.as_deref().ok_or_else(|| no_store(&self.def))
     }
 
     pub(super) fn key(&self, session: &SessionId) -> SessionKey {
@@ -84,31 +74,17 @@ impl<S: CustomState> Agent<S> {
 
     /// A snapshot of this agent's that belongs to this user.
     pub(super) async fn own_snapshot(&self, store: &dyn Store, id: SnapshotId) -> Result<Option<Snapshot>> {
-        let Some(found) = store.snapshot(SnapshotRef::Id(id)).await? else { return Ok(None) };
-        let Some(key) = &found.session else { return Ok(None) };
-        if key.app != self.def.app || key.user != self.user {
-            return Ok(None);
-        }
-        Ok(self.owns(store, key).await?.then_some(found))
+        own_snapshot(&self.def, store, &self.user, id).await
     }
 
     /// Whether there is such a session, and not of another agent of the same app.
     pub(super) async fn owns(&self, store: &dyn Store, key: &SessionKey) -> Result<bool> {
-        let owner = store.session(key).await?;
-        Ok(owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name)))
+        Ok(own_session(&self.def, store, key).await?.is_some())
     }
 
     pub(super) async fn shown(&self, store: &dyn Store, mut snapshot: Snapshot) -> Result<Snapshot> {
         let Some(state) = store.state(At::Snapshot(snapshot.snapshot_id)).await? else { return Ok(snapshot) };
-        let mut travels = state.to_session_state();
-        travels.session_id = Some(snapshot.session_id.clone());
-        travels.custom = self.def.upcasters.apply(state.schema_version(), travels.custom)?;
-        let caller = Caller {
-            agent: self.def.name.clone(),
-            user: self.user.clone(),
-            session: Some(snapshot.session_id.clone()),
-        };
-        let mut shown = self.def.transforms.session_state(travels, &caller)?;
+        let mut shown = self.sessions()?.shown(&snapshot.session_id, &state)?;
         // After the transform, which may have made the message anew.
         if let Some(last) = shown.messages.last_mut() {
             *last = last.with_snapshot_id(snapshot.snapshot_id);

@@ -7,11 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
-use super::{Agent, CustomState, Init, Recovered};
+use super::{Agent, CustomState, Following, Init, Recovered, Sessions, StateDiff};
 use crate::connection::Connection;
 use crate::json::Json;
 use crate::snapshot::{Snapshot, SnapshotStatus};
-use crate::{AgentName, AppName, Error, Result, SessionId, SnapshotId, UserId};
+use crate::stream::Position;
+use crate::{AgentName, AppName, Error, Result, SessionId, SnapshotId, TurnId, UserId};
 
 /// Who keeps an agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -91,6 +92,31 @@ pub trait AgentClient: Send + Sync {
         Err(Error::unsupported("this agent runs elsewhere, and its turns cannot be waited for from here"))
     }
 
+    /// The sessions this user has with it.
+    fn sessions(&self) -> Result<Sessions> {
+        Err(Error::unsupported("this agent runs elsewhere, and its sessions cannot be looked at from here"))
+    }
+
+    /// Follows what the turn behind a snapshot says, after a position or from its beginning.
+    async fn follow(&self, _id: SnapshotId, _after: Option<Position>) -> Result<Following> {
+        Err(Error::unsupported("this agent runs elsewhere, and its streams cannot be followed from here"))
+    }
+
+    /// The same by the turn.
+    async fn follow_turn(&self, _turn: TurnId, _after: Option<Position>) -> Result<Following> {
+        Err(Error::unsupported("this agent runs elsewhere, and its streams cannot be followed from here"))
+    }
+
+    /// Labels a snapshot, or takes its label away.
+    async fn label(&self, _id: SnapshotId, _label: Option<String>) -> Result<Snapshot> {
+        Err(Error::unsupported("this agent runs elsewhere, and its snapshots cannot be labelled from here"))
+    }
+
+    /// What changed from one snapshot to another, as it may be shown.
+    async fn diff(&self, _a: SnapshotId, _b: SnapshotId) -> Result<StateDiff> {
+        Err(Error::unsupported("this agent runs elsewhere, and its snapshots cannot be compared from here"))
+    }
+
     /// Looks after turns in the background whose process died. An agent that runs elsewhere is looked after there.
     async fn recover(&self) -> Result<Vec<Recovered>> {
         Ok(Vec::new())
@@ -139,6 +165,26 @@ impl<S: CustomState> AgentClient for Agent<S> {
 
     async fn wait(&self, id: SnapshotId, within: Option<Duration>) -> Result<Snapshot> {
         Agent::wait(self, id, within).await
+    }
+
+    fn sessions(&self) -> Result<Sessions> {
+        Agent::sessions(self)
+    }
+
+    async fn follow(&self, id: SnapshotId, after: Option<Position>) -> Result<Following> {
+        Agent::follow(self, id, after).await
+    }
+
+    async fn follow_turn(&self, turn: TurnId, after: Option<Position>) -> Result<Following> {
+        Agent::follow_turn(self, turn, after).await
+    }
+
+    async fn label(&self, id: SnapshotId, label: Option<String>) -> Result<Snapshot> {
+        Agent::label(self, id, label).await
+    }
+
+    async fn diff(&self, a: SnapshotId, b: SnapshotId) -> Result<StateDiff> {
+        Agent::diff(self, a, b).await
     }
 
     async fn recover(&self) -> Result<Vec<Recovered>> {

@@ -3,6 +3,7 @@
 use super::Run;
 use crate::agent::Output;
 use crate::agent::follow::{Following, OnDeath};
+use crate::connection::Ticket;
 use crate::snapshot::FinishReason;
 use crate::store::Store;
 use crate::stream::Reader;
@@ -21,6 +22,7 @@ impl Run {
     /// Hands on what a turn says, wherever it runs, until it has ended. What was said before is handed on if it is kept.
     pub(super) async fn attach(&self, store: &dyn Store, turn: TurnId) -> Result<Attached> {
         let mut following = Following::of(&self.def, turn, None).await?.on_death(OnDeath::Tell);
+        self.show_ticket(store, turn).await?;
         loop {
             let next = tokio::select! {
                 biased;
@@ -40,6 +42,18 @@ impl Run {
         }
         let ended = store.turn(turn).await?.and_then(|turn| turn.ended);
         Ok(Attached::Ended(Box::new(ended.ok_or_else(|| Error::internal("a turn that has ended did not"))?)))
+    }
+
+    async fn show_ticket(&self, store: &dyn Store, turn: TurnId) -> Result<()> {
+        let Some(record) = store.turn(turn).await? else { return Ok(()) };
+        let running = store.running(Some(&record.session)).await?;
+        let running = running.into_iter().find(|running| running.turn == turn);
+        let snapshot_id = match running {
+            Some(running) => running.snapshot_id,
+            None => record.ended.and_then(|ended| ended.snapshot_id),
+        };
+        self.ticket.send_replace(Some(Ticket { turn, session: record.session.id, snapshot_id }));
+        Ok(())
     }
 
     /// The answer to whoever asks again for a turn that was sent to the background: where to look for what becomes of it.

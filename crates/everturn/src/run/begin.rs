@@ -9,6 +9,7 @@ use super::{Known, Next, Place, Run, Running, Stop, TurnHandle};
 use crate::agent::Output;
 use crate::agent::definition::ContentInSpans;
 use crate::agent::policy::LastSnapshot;
+use crate::connection::Ticket;
 use crate::json::Json;
 use crate::snapshot::SnapshotEvent;
 use crate::state::{PointState, Scope, StateDelta, split_key};
@@ -153,7 +154,7 @@ impl Run {
             }
         };
         match ready.await {
-            Ok(()) => {}
+            Ok(()) => self.has_begun(&begun),
             // Somebody aborted it while it began. It ends as any other that is aborted does.
             Err(error) if error.kind() == ErrorKind::Aborted => self.stop(Stop::Lost(error)),
             Err(error) => {
@@ -171,6 +172,11 @@ impl Run {
         let handle = self.handle(place, input, Some(&begun), begun.snapshot_id);
         place.begun = Some(begun);
         Ok(Ok(handle))
+    }
+
+    fn has_begun(&self, begun: &Begun) {
+        let (session, snapshot_id) = (begun.session.id.clone(), begun.snapshot_id);
+        self.ticket.send_replace(Some(Ticket { turn: begun.turn, session, snapshot_id }));
     }
 
     /// A handler that waits for its own branch would wait for itself.

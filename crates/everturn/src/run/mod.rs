@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use drive::drive;
 pub(crate) use ledger::TurnLedger;
 use start::Started;
-pub(crate) use start::resolve;
+pub(crate) use start::{check_custom, resolve};
 use streaming::Told;
 use work::Work;
 
@@ -39,7 +39,7 @@ use crate::agent::definition::Definition;
 use crate::agent::local::Guard;
 use crate::agent::policy::LastSnapshot;
 use crate::agent::{Caller, SharedState};
-use crate::connection::Finished;
+use crate::connection::{Finished, Ticket};
 use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::{FinishReason, TurnError};
@@ -58,6 +58,8 @@ pub(crate) struct Run {
     pub(crate) invocation: InvocationId,
     /// The session, once a turn has begun in it.
     pub(crate) session: Arc<OnceLock<SessionId>>,
+    /// What finds the turn again that runs, or that is shown in its place.
+    pub(crate) ticket: watch::Sender<Option<Ticket>>,
     pub(crate) out: Sender,
     /// Fires when nobody wants the invocation any more.
     pub(crate) cancel: CancellationToken,
@@ -221,6 +223,7 @@ impl Run {
             user,
             invocation,
             session: Arc::default(),
+            ticket: watch::Sender::new(None),
             out,
             cancel: CancellationToken::new(),
             parent: crate::live::current_run(),

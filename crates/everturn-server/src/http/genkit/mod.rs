@@ -8,16 +8,16 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{FromRequest, Path, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, header};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Extension, Router};
 use everturn::{AgentClient, ErrorKind, Registry};
 
+use super::body::json_text;
 use super::identify::demand;
 use super::problem::Problem;
-use super::server::MAX_BODY;
 use crate::auth::{Identity, Right};
 use request::{Lookup, read_lookup, read_snapshot_id, read_turn};
 
@@ -128,28 +128,6 @@ async fn abort(
     Ok(wire::answer(&wire::Aborted { snapshot_id: id, status }))
 }
 
-/// The whole body, if it is JSON and not too large.
 async fn body(request: Request) -> Result<String, Problem> {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        return Err(Problem::invalid("send JSON, with the content type application/json")
-            .code(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-    }
-    let too_large = || {
-        Problem::invalid(format!("the body is larger than the limit of {MAX_BODY} bytes: send less"))
-            .code(StatusCode::PAYLOAD_TOO_LARGE)
-    };
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    // Said before it is sent, it is refused before it is read.
-    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > MAX_BODY as u64) {
-        return Err(too_large());
-    }
-    let bytes = axum::body::Bytes::from_request(request, &()).await.map_err(|rejected| {
-        match rejected.into_response().status() {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-            status => Problem::invalid("the body could not be read to its end").code(status),
-        }
-    })?;
-    String::from_utf8(bytes.into()).map_err(|_| Problem::invalid("the body is not JSON: it is not UTF-8"))
+    json_text(request).await.map_err(|refused| Problem::invalid(refused.why).code(refused.status))
 }

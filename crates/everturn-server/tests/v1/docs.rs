@@ -1,0 +1,26 @@
+//! The walk-through in `docs/api.md` is walked.
+
+use std::process::Command;
+
+use crate::common::Server;
+
+#[test]
+fn the_walk_through_works_as_it_is_written() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no curl here");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), "memory:");
+    let text = include_str!("../../../../docs/api.md");
+    let script: String =
+        text.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(code, _)| code).collect();
+    let script = script.replace("http://127.0.0.1:4100", &server.url).replace("curl ", "curl --fail-with-body -sS ");
+    let done = Command::new("sh").args(["-e", "-c", &script]).current_dir(dir.path()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{out}\n{err}");
+    for said in ["echo: Hello!", "event: begun", "event: output", "\"title\":\"Tea\"", "\"forkedFrom\"", "steps: boil"]
+    {
+        assert!(out.contains(said), "{said}\n{out}\n{err}");
+    }
+}
