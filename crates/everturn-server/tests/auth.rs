@@ -593,3 +593,52 @@ fn no_secret_is_ever_written_down() {
     let (logs, secret) = (server.logs(), ann.rsplit('_').next().unwrap());
     assert!(!logs.contains(secret) && !logs.contains(SECRET) && !logs.contains("for your eyes only"), "{logs}");
 }
+
+/// Every route of `/v1` that the document describes, with something in place of what it names.
+fn described(server: &Server, key: &str, session: &str, snapshot: &str) -> Vec<(String, String)> {
+    let bearer = format!("Authorization: Bearer {key}\r\n");
+    let document: Value = serde_json::from_str(&server.request("GET", "/v1/openapi.json", &bearer, "").body).unwrap();
+    let mut routes = Vec::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let named = [("{agent}", "echo"), ("{session}", session), ("{snapshot}", snapshot), ("{id}", snapshot)];
+        let mut path = named.iter().fold(path.clone(), |path, (name, value)| path.replace(name, value));
+        while let Some((before, rest)) = path.split_once('{') {
+            let after = rest.split_once('}').expect("a name ends").1;
+            path = format!("{before}1.1{after}");
+        }
+        let methods = methods.as_object().expect("methods").keys();
+        routes.extend(methods.map(|method| (method.to_uppercase(), format!("/v1{path}"))));
+    }
+    assert!(routes.len() > 25, "{routes:?}");
+    routes
+}
+
+#[test]
+fn on_v1_what_is_anothers_is_answered_as_what_is_not_there() {
+    let home = Home::new();
+    let (ann, bob, other) = (home.key("ann", &[]), home.key("bob", &[]), home.key("ann", &["--app", "redact"]));
+    let server = home.serve(&["--rate", "1000/s"]);
+    let made = turn(&server, &ann, "echo", "hi", &json!({"sessionId": "mine"}));
+    let snapshot = made["snapshotId"].as_str().expect("a snapshot");
+    let ask = |key: &str, method: &str, path: &str| {
+        server.request(method, path, &format!("{JSON}Authorization: Bearer {key}\r\n"), "{}")
+    };
+    let stranger = server.request("GET", "/nothing", "", "");
+    for (method, path) in described(&server, &ann, "mine", snapshot) {
+        assert_eq!(server.request(&method, &path, JSON, "{}"), stranger, "{method} {path}");
+        let unknown = path.replace("mine", "none").replace(snapshot, NOBODYS_SNAPSHOT);
+        if path != unknown {
+            let (theirs, nobodys) = (ask(&bob, &method, &path), ask(&bob, &method, &unknown));
+            let told = theirs.body.replace("mine", "none").replace(snapshot, NOBODYS_SNAPSHOT);
+            assert_eq!((theirs.status, told), (nobodys.status, nobodys.body), "{method} {path}");
+        }
+        // An agent of another app is not there at all.
+        if path.contains("/echo") {
+            assert_eq!(ask(&other, &method, &path).status, 404, "{method} {path}");
+        }
+    }
+    let agents: Value = serde_json::from_str(&ask(&other, "GET", "/v1/agents").body).unwrap();
+    assert_eq!(agents["agents"].as_array().map(Vec::len), Some(1));
+    let mine: Value = serde_json::from_str(&ask(&ann, "GET", "/v1/agents/echo/sessions/mine").body).unwrap();
+    assert_eq!(mine["turns"], 1, "nothing was harmed: {mine}");
+}
