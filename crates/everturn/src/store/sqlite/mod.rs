@@ -7,6 +7,7 @@
 mod change;
 mod checkpoint;
 mod codec;
+mod crowd;
 mod file;
 mod owner;
 mod pack;

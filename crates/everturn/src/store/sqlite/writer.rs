@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
+use super::crowd::Crowd;
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::recent::Recent;
 use super::rows::Rows;
@@ -96,6 +98,7 @@ impl Writer {
             log_pages: Arc::default(),
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
+            crowd: Crowd::default(),
         };
         state.adopt(conn)?;
         let thread = thread::Builder::new()
@@ -164,6 +167,7 @@ struct WriterThread {
     log_pages: Arc<AtomicU64>,
     moving: Moving,
     recent: Recent,
+    crowd: Crowd,
 }
 
 /// How far moving the log into the file has come.
@@ -180,12 +184,13 @@ impl WriterThread {
         while let Ok(first) = queue.recv() {
             let mut batch = Vec::new();
             let mut next = Some(first);
+            let mut waiting = None;
             while let Some(request) = next.take() {
                 match request {
                     Request::Job(job) => {
                         batch.push(job);
                         if batch.len() < MAX_BATCH {
-                            next = queue.try_recv().ok();
+                            next = queue.try_recv().ok().or_else(|| self.await_more(queue, &batch, &mut waiting));
                         }
                     }
                     other => {
@@ -194,9 +199,28 @@ impl WriterThread {
                     }
                 }
             }
+            self.crowd.note(batch.len());
             self.write(batch);
         }
         self.settle();
+    }
+
+    /// Waits a moment for others to join a batch, where many write and the disk will be waited for.
+    fn await_more(
+        &self,
+        queue: &Receiver<Request>,
+        batch: &[Box<dyn Job>],
+        since: &mut Option<Instant>,
+    ) -> Option<Request> {
+        let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
+        let patience = self.crowd.patience(batch.len(), waited).filter(|_| self.waits_for_disk(batch))?;
+        since.get_or_insert_with(Instant::now);
+        thread::sleep(patience);
+        queue.try_recv().ok()
+    }
+
+    fn waits_for_disk(&self, batch: &[Box<dyn Job>]) -> bool {
+        self.file.durability() == Durability::PowerSafe && batch.iter().any(|job| job.sync() == Sync::Durable)
     }
 
     /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
@@ -276,15 +300,15 @@ impl WriterThread {
     }
 
     fn try_write(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), (Option<usize>, Error)> {
-        let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
+        let full = self.waits_for_disk(batch);
         let lock = self.lock.clone();
         let _held = lock.hold().map_err(|error| (None, error))?;
-        self.locked_write(batch, durable)
+        self.locked_write(batch, full)
     }
 
-    fn locked_write(&mut self, batch: &mut [Box<dyn Job>], durable: bool) -> Result<(), (Option<usize>, Error)> {
+    fn locked_write(&mut self, batch: &mut [Box<dyn Job>], full: bool) -> Result<(), (Option<usize>, Error)> {
         let whole = |error: Error| (None, error);
-        self.set_sync(durable).map_err(whole)?;
+        self.set_sync(full).map_err(whole)?;
         let conn = self.conn.as_ref().ok_or_else(|| whole(Error::unavailable("the store is closed: reopen it")))?;
         let run = |sql: &str| {
             let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
@@ -313,8 +337,7 @@ impl WriterThread {
     }
 
     /// Only batches somebody waits for to be durable wait for the disk; that one wait covers all before it.
-    fn set_sync(&mut self, durable: bool) -> Result<()> {
-        let full = durable && self.file.durability() == Durability::PowerSafe;
+    fn set_sync(&mut self, full: bool) -> Result<()> {
         if self.full_sync == Some(full) {
             return Ok(());
         }
@@ -370,7 +393,7 @@ impl WriterThread {
     /// Opens the file anew and makes sure that what is seen there is really on disk before anybody relies on it.
     fn reopen(&mut self) -> Result<()> {
         self.connect()?;
-        self.set_sync(true)?;
+        self.set_sync(self.file.durability() == Durability::PowerSafe)?;
         self.truncate_log()?;
         self.circumstances.open();
         Ok(())
