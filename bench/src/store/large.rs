@@ -87,7 +87,7 @@ async fn branch_and_fork(
         let start = Instant::now();
         store.branch(key, BranchChange::Create { name: branch.clone(), at }).await?;
         branches.push(millis(start.elapsed()));
-        store.branch(key, BranchChange::Delete { name: branch, under_lease: UnderLease::Refuse }).await?;
+        store.branch(key, BranchChange::Delete { name: branch, expect: None, under_lease: UnderLease::Refuse }).await?;
         let fork = fork(key, at, &format!("{name}-{i}"))?;
         let start = Instant::now();
         store.fork(fork).await?;

@@ -61,15 +61,16 @@ mod state;
 pub mod store;
 mod stream;
 pub mod tool;
+mod transfer;
 mod turn;
 mod usage;
 mod worker;
 
 #[doc(inline)]
 pub use agent::{
-    Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, ContentInSpans, CustomState, Failure,
-    Followed, Following, Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output, Patience,
-    Preparation, Prompt, Recovered, Recovery, Registry, Sessions, SharedState, SigningKey, SnapshotContext,
+    Agent, AgentBuilder, AgentClient, AgentInfo, CallRecord, CallState, Caller, Change, ContentInSpans, CustomState,
+    Failure, Feed, Followed, Following, Handled, Hook, HookContext, HookError, HookResult, Init, OnFailure, Output,
+    Patience, Preparation, Prompt, Recovered, Recovery, Registry, Sessions, SharedState, SigningKey, SnapshotContext,
     SnapshotPolicy, Spot, StateDiff, StateManagement, StopVerdict, ToolAnswer, ToolCall, ToolVerdict,
 };
 pub use artifact::{Artifact, ArtifactVersion};
@@ -97,6 +98,7 @@ pub use session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 pub use snapshot::{FinishReason, Snapshot, SnapshotEvent, SnapshotStatus, TurnError};
 pub use state::{Messages, PointState, Scope, ScopedState, SessionState, StateDelta, View};
 pub use stream::{Chunk, Position, StreamLimits, TurnEnd};
+pub use transfer::{Exporter, ImportId, Importer};
 pub use turn::{
     Aborted, ArtifactChange, Begin, Begun, Changes, CustomChange, EndStatus, EndedTurn, Fence, Input, NewSnapshot,
     Outcome, Receipt, Record, RecordKind, RunningTurn, Splice, ToolEntry, ToolPhase, TurnRecord, TurnStatus,

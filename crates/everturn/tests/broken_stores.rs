@@ -169,6 +169,8 @@ broken_stores! {
         "stream_ends::the_deleted_have_no_streams", "streams::a_stream_is_bounded";
     streams_shared_by_forks: |_| streams::ForksShareStreams::default() => "stream_ends::a_fork_has_no_streams";
     nobody_detached: |_| streams::NobodyIsDetached => "detached::a_running_turn_says_whether_it_is_detached";
+    trees_without_voids: |_| reads::TreesHideVoids => "trees::a_node_says_what_became_of_it";
+    exports_of_main_only: |_| reads::ExportsMainOnly => "transfer::what_is_brought_in_is_what_was_taken_out";
     heads_that_lag: |_| reads::HeadLagsBehind => "turns::a_turn_adds_its_input_and_its_answer";
 }
 

@@ -6,6 +6,7 @@ mod keys;
 mod serve;
 mod store;
 mod terminal;
+mod transfer;
 mod tree;
 
 use std::io::{self, ErrorKind};
@@ -16,6 +17,7 @@ use keys::Keys;
 use serve::Serve;
 use store::StoreSpec;
 use terminal::Style;
+use transfer::{Export, Import};
 
 /// Durable sessions for AI agents.
 ///
@@ -36,6 +38,8 @@ Examples:
   everturn serve --demo --addr 127.0.0.1:0   the same on any free port
   everturn serve --demo --store memory:      the same, keeping nothing
   everturn keys create --user ann            make an API key; from then on the server asks for one
+  everturn export echo tea -o tea.ndjson     write a session of the agent echo as a file
+  everturn import tea.ndjson --fresh         bring it in, under an id of its own
   everturn demo                              play a conversation in ./.everturn/sessions.db and draw its tree
   everturn demo --ascii | less               the same for a terminal without Unicode
 
@@ -48,6 +52,10 @@ enum Command {
     /// Make, list and revoke API keys: who may reach the server from other machines, and what they may do there
     #[command(arg_required_else_help = true)]
     Keys(Keys),
+    /// Write a session as one file, to be kept or brought into another store
+    Export(Export),
+    /// Bring a session in from such a file, all of it or nothing
+    Import(Import),
     /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept
     Demo,
 }
@@ -69,6 +77,8 @@ impl Everturn {
         match self.command.unwrap_or_else(|| Command::Serve(Serve::demo())) {
             Command::Serve(serve) => serve.run(store, &mut io::stdout()).await,
             Command::Keys(keys) => keys.run(store, &mut io::stdout()),
+            Command::Export(export) => export.run(store, &mut io::stdout()).await,
+            Command::Import(import) => import.run(store, &mut io::stdout()).await,
             Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
         }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
+use axum::{Extension, Router};
 use everturn::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +53,9 @@ impl Server {
         let listener = TcpListener::bind(addr).await.with_context(|| {
             format!("cannot listen on {addr}: choose another port with --addr, or 0 for any free one")
         })?;
-        Ok(Self { listener, router: router(agents, access), stopping: CancellationToken::new() })
+        let stopping = CancellationToken::new();
+        let router = router(agents, access).layer(Extension(v1::Streams::until(stopping.clone())));
+        Ok(Self { listener, router, stopping })
     }
 
     /// Where it listens.

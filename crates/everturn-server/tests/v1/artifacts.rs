@@ -18,6 +18,17 @@ fn artifacts_are_listed_and_downloaded_in_any_version() {
     assert_eq!(listed, [(&"notes/a\"é.html".into(), &1.into()), (&"other".into(), &0.into())]);
     let one = format!("{S}/notes%2Fa%22%C3%A9.html");
     assert_eq!(get(&server, &one).ok()["items"].as_array().unwrap().len(), 2);
+    let page = get(&server, &format!("{S}?limit=1")).ok();
+    assert_eq!(page["items"][0]["version"], 1, "{page}");
+    let next = page["next"].as_str().unwrap();
+    let rest = get(&server, &format!("{S}?limit=1&cursor={next}")).ok();
+    assert_eq!((&rest["items"][0]["name"], rest.get("next")), (&"other".into(), None), "{rest}");
+    let page = get(&server, &format!("{one}?limit=1")).ok();
+    let rest = get(&server, &format!("{one}?cursor={}", page["next"].as_str().unwrap())).ok();
+    assert_eq!((&page["items"][0]["version"], &rest["items"][0]["version"]), (&0.into(), &1.into()));
+    for bad in ["x", "e30", "WzEsMV0", "%FF"] {
+        get(&server, &format!("{S}?cursor={bad}")).refused(400, "invalid");
+    }
     get(&server, &format!("{S}/none")).refused(404, "not_found");
 
     let newest = server.request("GET", &format!("{one}/download"), "", "");

@@ -22,7 +22,10 @@ fn branches_are_made_gone_on_with_and_deleted() {
     assert_eq!(other["state"]["messages"].as_array().unwrap().len(), 4);
     let branches = get(&server, &format!("{S}/branches")).ok();
     assert_eq!(branches["branches"].as_array().unwrap().len(), 2);
-    assert_eq!(ask(&server, "DELETE", &format!("{S}/branches/try"), "", "").status, 204);
+    let stale = format!("If-Match: \"{}\"\r\n", one["point"]);
+    ask(&server, "DELETE", &format!("{S}/branches/try"), &stale, "").refused(412, "conflict");
+    let now = format!("If-Match: \"{}\"\r\n", other["point"]);
+    assert_eq!(ask(&server, "DELETE", &format!("{S}/branches/try"), &now, "").status, 204);
     ask(&server, "DELETE", &format!("{S}/branches/try"), "", "").refused(404, "not_found");
     assert_eq!(ask(&server, "DELETE", &format!("{S}/branches/main"), "", "").status, 400);
 }

@@ -12,14 +12,21 @@ fn the_walk_through_works_as_it_is_written() {
     }
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), "memory:");
-    let text = include_str!("../../../../docs/api.md");
-    let script: String =
-        text.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```")).map(|(code, _)| code).collect();
+    let texts = [include_str!("../../../../docs/api.md"), include_str!("../../../../docs/export.md")];
+    let script: String = texts
+        .concat()
+        .split("```sh\n")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"))
+        .map(|(code, _)| code)
+        .collect();
     let script = script.replace("http://127.0.0.1:4100", &server.url).replace("curl ", "curl --fail-with-body -sS ");
     let done = Command::new("sh").args(["-e", "-c", &script]).current_dir(dir.path()).output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}\n{err}");
     for said in ["echo: Hello!", "event: begun", "event: output", "\"title\":\"Tea\"", "\"forkedFrom\"", "steps: boil"]
+        .into_iter()
+        .chain(["event: session", "They made tea.", "\"user:language\":\"en\"", "\"id\":\"tea-2\"", "\"id\":\"tea-3\""])
     {
         assert!(out.contains(said), "{said}\n{out}\n{err}");
     }

@@ -4,12 +4,16 @@ mod artifacts;
 mod branches;
 #[path = "../common/mod.rs"]
 mod common;
+mod compactions;
 mod docs;
+mod follow;
 mod inputs;
 mod openapi;
 mod sessions;
 mod snapshots;
 mod streams;
+mod transfer;
+mod tree;
 mod turns;
 
 use common::Server;

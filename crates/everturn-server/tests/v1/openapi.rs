@@ -12,6 +12,8 @@ pub(crate) const ROUTES: &[&str] = &[
     "POST /agents/{agent}/turns",
     "GET /agents/{agent}/turns/{turn}/stream",
     "GET /agents/{agent}/scopes",
+    "PATCH /agents/{agent}/scopes",
+    "POST /agents/{agent}/import",
     "GET /agents/{agent}/sessions",
     "POST /agents/{agent}/sessions",
     "GET /agents/{agent}/sessions/{session}",
@@ -21,6 +23,11 @@ pub(crate) const ROUTES: &[&str] = &[
     "GET /agents/{agent}/sessions/{session}/state",
     "GET /agents/{agent}/sessions/{session}/events",
     "GET /agents/{agent}/sessions/{session}/records",
+    "GET /agents/{agent}/sessions/{session}/tree",
+    "GET /agents/{agent}/sessions/{session}/follow",
+    "GET /agents/{agent}/sessions/{session}/export",
+    "GET /agents/{agent}/sessions/{session}/compactions",
+    "POST /agents/{agent}/sessions/{session}/compactions",
     "GET /agents/{agent}/sessions/{session}/snapshots",
     "GET /agents/{agent}/sessions/{session}/branches",
     "POST /agents/{agent}/sessions/{session}/branches",
@@ -73,6 +80,10 @@ fn every_route_is_described_and_every_description_is_a_route() {
             }
         }
     }
+    let page = server.request("GET", "/v1/reference", "", "");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    let policy = page.header("content-security-policy").unwrap();
+    assert!(policy.starts_with("default-src 'none'; style-src 'sha256-") && !page.body.contains("<script"), "{policy}");
     get(&server, "/v1/nothing").refused(404, "not_found");
     get(&server, "/v1").refused(404, "not_found");
 }

@@ -2,13 +2,14 @@
 
 use std::future::Future;
 
-use super::{Agent, Caller, CustomState, Handled};
+use super::sessions::unknown_session;
+use super::{Agent, Caller, CustomState, Failure, Handled};
 use crate::compact::{Compaction, CompactionRecord, HeadCompaction, OnBranch, Summary, history};
 use crate::message::Message;
 use crate::session::SessionKey;
 use crate::state::{PointState, SessionState};
 use crate::store::{At, Store};
-use crate::{Error, ErrorKind, Result, SessionId};
+use crate::{Error, ErrorKind, Point, Result, SessionId};
 
 impl<S: CustomState> Agent<S> {
     /// Replaces what the model is shown of a session by a summary, but for what the options keep. What was said stays
@@ -34,10 +35,60 @@ impl<S: CustomState> Agent<S> {
         Fut: Future<Output = Handled<R>> + Send,
         R: Into<Summary>,
     {
-        let OnBranch { session, branch } = session.into();
+        self.compact_at(session.into(), None, options, summarise).await
+    }
+
+    /// The same by the agent's own summariser, or with a summary that is there already; only if the head stands where it
+    /// is expected to, else `Conflict`. An agent without a compaction policy has no summariser, and `Invalid` says so.
+    pub async fn compact_with(
+        &self,
+        session: impl Into<OnBranch>,
+        expect: Option<Point>,
+        options: Option<Compaction>,
+        summary: Option<Summary>,
+    ) -> Result<Option<CompactionRecord>> {
+        let on = session.into();
+        let policy = self.def.compaction.as_ref();
+        let options = options.or_else(|| policy.map(|policy| policy.options.clone())).unwrap_or_default();
+        match (summary, policy) {
+            (Some(summary), _) => self.compact_at(on, expect, options, |_| async { Ok(summary) }).await,
+            (None, Some(policy)) => {
+                let (summariser, patience) = (policy.summariser.clone(), policy.patience);
+                let summarise = |messages| async move {
+                    let made = tokio::time::timeout(patience, summariser.summarise(messages)).await;
+                    made.unwrap_or_else(|_| Err(Failure::new("UNAVAILABLE", "the summary took too long")))
+                };
+                self.compact_at(on, expect, options, summarise).await
+            }
+            (None, None) => {
+                self.to_compact(&on.session).await?;
+                Err(Error::invalid(format!("agent '{}' has no summariser: give the summary", self.def.name)))
+            }
+        }
+    }
+
+    async fn compact_at<F, Fut, R>(
+        &self,
+        on: OnBranch,
+        expect: Option<Point>,
+        options: Compaction,
+        summarise: F,
+    ) -> Result<Option<CompactionRecord>>
+    where
+        F: FnOnce(Vec<Message>) -> Fut + Send,
+        Fut: Future<Output = Handled<R>> + Send,
+        R: Into<Summary>,
+    {
+        let OnBranch { session, branch } = on;
         let (store, key) = self.to_compact(&session).await?;
         let state = store.state(At::Head(key.clone(), branch.clone())).await?;
         let state = state.ok_or_else(|| Error::not_found(format!("session {session} has no branch {branch:?}")))?;
+        if let Some(expect) = expect.filter(|expect| *expect != state.point()) {
+            return Err(Error::conflict(format!(
+                "the head of {branch:?} is at {}, not at {expect}: read again and decide",
+                state.point()
+            )));
+        }
         let compaction = HeadCompaction {
             store,
             key,
@@ -73,7 +124,7 @@ impl<S: CustomState> Agent<S> {
         let owner = store.session(&key).await?;
         match owner.is_some_and(|owner| owner.agent.is_none_or(|agent| agent == self.def.name)) {
             true => Ok((store, key)),
-            false => Err(Error::not_found(format!("agent '{}' has no session {session}", self.def.name))),
+            false => Err(unknown_session(&self.def, session)),
         }
     }
 

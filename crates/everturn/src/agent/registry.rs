@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use super::{Agent, CustomState, Following, Init, Recovered, Sessions, StateDiff};
+use crate::compact::{Compaction, CompactionRecord, OnBranch, Summary};
 use crate::connection::Connection;
 use crate::json::Json;
 use crate::snapshot::{Snapshot, SnapshotStatus};
 use crate::stream::Position;
-use crate::{AgentName, AppName, Error, Result, SessionId, SnapshotId, TurnId, UserId};
+use crate::{AgentName, AppName, Error, Point, Result, SessionId, SnapshotId, TurnId, UserId};
 
 /// Who keeps an agent's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -117,6 +118,23 @@ pub trait AgentClient: Send + Sync {
         Err(Error::unsupported("this agent runs elsewhere, and its snapshots cannot be compared from here"))
     }
 
+    /// Replaces what the model is shown of a session by a summary: the one that is given, or one by its own summariser.
+    /// Nothing is returned when there is nothing new to sum up.
+    async fn compact(
+        &self,
+        _session: OnBranch,
+        _expect: Option<Point>,
+        _options: Option<Compaction>,
+        _summary: Option<Summary>,
+    ) -> Result<Option<CompactionRecord>> {
+        Err(Error::unsupported("this agent runs elsewhere, and its sessions cannot be compacted from here"))
+    }
+
+    /// The compactions on the way to where a session stands, the oldest first, as they may be shown.
+    async fn compactions(&self, _session: OnBranch) -> Result<Vec<CompactionRecord>> {
+        Err(Error::unsupported("this agent runs elsewhere, and its compactions cannot be read from here"))
+    }
+
     /// Looks after turns in the background whose process died. An agent that runs elsewhere is looked after there.
     async fn recover(&self) -> Result<Vec<Recovered>> {
         Ok(Vec::new())
@@ -185,6 +203,20 @@ impl<S: CustomState> AgentClient for Agent<S> {
 
     async fn diff(&self, a: SnapshotId, b: SnapshotId) -> Result<StateDiff> {
         Agent::diff(self, a, b).await
+    }
+
+    async fn compact(
+        &self,
+        session: OnBranch,
+        expect: Option<Point>,
+        options: Option<Compaction>,
+        summary: Option<Summary>,
+    ) -> Result<Option<CompactionRecord>> {
+        self.compact_with(session, expect, options, summary).await
+    }
+
+    async fn compactions(&self, session: OnBranch) -> Result<Vec<CompactionRecord>> {
+        Agent::compactions(self, session).await
     }
 
     async fn recover(&self) -> Result<Vec<Recovered>> {

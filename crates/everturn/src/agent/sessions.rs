@@ -13,11 +13,12 @@ use crate::json::Json;
 use crate::run::check_custom;
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
-use crate::state::{PointState, Scope, ScopedState, SessionState};
+use crate::state::{PointState, Scope, ScopedState, SessionState, StateDelta};
 use crate::store::{
-    ArtifactQuery, At, BranchChange, CreateSession, EventQuery, ForkSession, ListSessions, ListSnapshots, Page, Purged,
-    RecordQuery, SnapshotRef, Store, StoredArtifact, UpdateSession,
+    ArtifactQuery, At, BranchChange, CreateSession, EventQuery, ForkSession, ListSessions, ListSnapshots, Page,
+    Preview, Purged, RecordQuery, SnapshotIds, SnapshotRef, Store, StoredArtifact, TreePage, TreeQuery, UpdateSession,
 };
+use crate::transfer::{Exporter, ImportId, Importer};
 use crate::turn::{CustomChange, Record};
 use crate::{BranchName, Error, ErrorKind, Point, Result, SessionId, SnapshotId, UserId};
 
@@ -41,9 +42,9 @@ use crate::{BranchName, Error, ErrorKind, Point, Result, SessionId, SnapshotId, 
 /// ```
 #[derive(Clone)]
 pub struct Sessions {
-    def: Arc<Definition>,
-    store: Arc<dyn Store>,
-    user: UserId,
+    pub(super) def: Arc<Definition>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) user: UserId,
 }
 
 impl fmt::Debug for Sessions {
@@ -82,6 +83,10 @@ pub(super) fn no_store(def: &Definition) -> Error {
         ErrorKind::WrongMode,
         format!("agent '{}' has no store (client-managed state): it keeps no snapshots and no sessions", def.name),
     )
+}
+
+pub(super) fn unknown_session(def: &Definition, id: &SessionId) -> Error {
+    Error::not_found(format!("agent '{}' has no session '{id}': check the id, or create it", def.name))
 }
 
 /// Whether there is such a session, and not of another agent of the same app.
@@ -126,8 +131,8 @@ impl Sessions {
         self.get(id).await?.ok_or_else(|| self.unknown(id))
     }
 
-    fn unknown(&self, id: &SessionId) -> Error {
-        Error::not_found(format!("agent '{}' has no session '{id}': check the id, or create it", self.def.name))
+    pub(super) fn unknown(&self, id: &SessionId) -> Error {
+        unknown_session(&self.def, id)
     }
 
     /// Creates one, with a snapshot of how it begins. Its custom state must fit the agent's schema.
@@ -248,6 +253,41 @@ impl Sessions {
     /// The keys it sees of the `app:` and `user:` scopes, with their prefixes, raw.
     pub async fn scopes(&self) -> Result<ScopedState> {
         self.store.scopes(&self.def.app, Some(&self.user)).await
+    }
+
+    /// Changes keys of the `app:` and `user:` scopes, with their prefixes, and gives what they are then.
+    pub async fn set_scopes(&self, delta: StateDelta) -> Result<ScopedState> {
+        self.store.set_scopes(&self.def.app, Some(&self.user), delta).await?;
+        self.scopes().await
+    }
+
+    /// One of them as a file, raw.
+    pub async fn export(&self, id: &SessionId) -> Result<Exporter> {
+        self.existing(id).await?;
+        Ok(Exporter::new(self.store.clone(), self.key(id)))
+    }
+
+    /// Brings one in from a file, as this agent's and this user's own.
+    pub async fn import(&self, file: Importer, id: ImportId, snapshots: SnapshotIds) -> Result<SessionRecord> {
+        let mut session = file.into_session(id, &*self.def.clock)?;
+        session.key = self.key(&session.key.id);
+        session.agent = Some(self.def.name.clone());
+        session.snapshots = snapshots;
+        self.store.import(session).await
+    }
+
+    /// Its tree, page by page. The texts in it are raw.
+    pub async fn tree(&self, id: &SessionId, query: impl FnOnce(TreeQuery) -> TreeQuery) -> Result<TreePage> {
+        self.existing(id).await?;
+        let mut query = query(TreeQuery::of(self.key(id)));
+        query.session = self.key(id);
+        self.store.tree(query).await
+    }
+
+    /// How some of them look from outside, raw.
+    pub async fn previews<'a>(&self, ids: impl IntoIterator<Item = &'a SessionId>) -> Result<Vec<Option<Preview>>> {
+        let keys: Vec<_> = ids.into_iter().map(|id| self.key(id)).collect();
+        self.store.previews(&keys).await
     }
 
     /// Creates, moves or deletes a branch.

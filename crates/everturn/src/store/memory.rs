@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::json::Json;
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
-use crate::state::{PointState, Scope, ScopedState};
+use crate::state::{PointState, Scope, ScopedState, StateDelta};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
 use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnId, TurnKey, UserId};
 

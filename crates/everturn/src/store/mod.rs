@@ -45,7 +45,7 @@ pub use sqlite::{Durability, SqliteOptions, SqliteStore};
 use crate::event::Event;
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::{Snapshot, SnapshotStatus};
-use crate::state::{PointState, ScopedState};
+use crate::state::{PointState, ScopedState, StateDelta};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
 use crate::{AppName, BranchName, Error, ErrorKind, Point, Result, SnapshotId, TurnId, Usage, UserId};
 
@@ -150,7 +150,28 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The keys of the `app:` and `user:` scopes, with their prefixes.
     async fn scopes(&self, app: &AppName, user: Option<&UserId>) -> Result<ScopedState>;
 
-    /// Versions of artifacts, with their content. Rewinds do not hide them.
+    /// Changes keys of the `app:` and `user:` scopes, all or none; durable when acknowledged. Keys have their prefixes;
+    /// those of sessions and of `temp:` are `Invalid`, and so are `user:` keys without a user.
+    async fn set_scopes(&self, app: &AppName, user: Option<&UserId>, delta: StateDelta) -> Result<()>;
+
+    /// A session's own turns and edits with where they hang, page by page, each page from one moment.
+    async fn tree(&self, query: TreeQuery) -> Result<TreePage>;
+
+    /// How sessions look from outside, in the order they were asked for; nothing for those that do not exist. Looks at
+    /// few records of each, however long it is.
+    async fn previews(&self, sessions: &[SessionKey]) -> Result<Vec<Option<Preview>>>;
+
+    /// A session as it can be carried to another store, part by part, as it was when the first part was read. Whoever
+    /// reads the parts puts nothing on hold. A session that is deleted meanwhile is `NotFound`, or `Deleted` if there is
+    /// another one under its key.
+    async fn export(&self, session: &SessionKey, cursor: Option<&Cursor>) -> Result<ExportPage>;
+
+    /// Brings a session in, all or nothing; durable when acknowledged. What does not hold together is `Invalid`, a key or
+    /// a snapshot id that is taken `AlreadyExists`. Every point has the number and the digest it had; turns that had not
+    /// ended are aborted. The `app:` and `user:` scopes, the keys of turns and their streams are not brought along.
+    async fn import(&self, session: ImportSession) -> Result<SessionRecord>;
+
+    /// Versions of artifacts by name and version, with their content. Rewinds do not hide them.
     async fn artifacts(&self, query: ArtifactQuery) -> Result<Vec<StoredArtifact>>;
 
     /// Follows a session or a snapshot: changes by this process are seen at once, those of others within the store's

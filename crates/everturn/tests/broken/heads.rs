@@ -110,7 +110,9 @@ impl Breakage for MovesUnderLease {
             BranchChange::Move { name, to, expect, .. } => {
                 BranchChange::Move { name, to, expect, under_lease: UnderLease::Force }
             }
-            BranchChange::Delete { name, .. } => BranchChange::Delete { name, under_lease: UnderLease::Force },
+            BranchChange::Delete { name, expect, .. } => {
+                BranchChange::Delete { name, expect, under_lease: UnderLease::Force }
+            }
             create => create,
         };
         inner.branch(session, forced).await

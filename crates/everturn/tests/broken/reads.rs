@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use everturn::store::*;
 use everturn::{
-    Changes, EndStatus, Event, Json, Point, PointState, Receipt, Record, Result, Snapshot, SnapshotStatus, Timestamp,
-    ToolEntry,
+    Changes, EndStatus, Event, Json, Point, PointState, Receipt, Record, Result, SessionKey, Snapshot, SnapshotStatus,
+    Timestamp, ToolEntry, TurnStatus,
 };
 
 use super::{Breakage, Inner};
@@ -341,5 +341,35 @@ impl Breakage for HeadLagsBehind {
             found.head = Point::new(found.head.seq().saturating_sub(1).max(1));
         }
         Ok(found)
+    }
+}
+
+/// A tree shows what completed, and nothing else.
+#[derive(Debug)]
+pub(crate) struct TreesHideVoids;
+
+#[async_trait]
+impl Breakage for TreesHideVoids {
+    async fn tree(&self, inner: &Inner, query: TreeQuery) -> Result<TreePage> {
+        let mut page = inner.tree(query).await?;
+        page.nodes.retain(|node| node.status == TurnStatus::Completed);
+        Ok(page)
+    }
+}
+
+/// An export has what is on `main`.
+#[derive(Debug)]
+pub(crate) struct ExportsMainOnly;
+
+#[async_trait]
+impl Breakage for ExportsMainOnly {
+    async fn export(&self, inner: &Inner, session: &SessionKey, cursor: Option<&Cursor>) -> Result<ExportPage> {
+        let mut page = inner.export(session, cursor).await?;
+        for entry in &mut page.entries {
+            if let Entry::Session(session) = entry {
+                session.branches.retain(|branch| branch.name.is_main());
+            }
+        }
+        Ok(page)
     }
 }

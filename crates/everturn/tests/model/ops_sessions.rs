@@ -137,7 +137,7 @@ impl World {
         let expect = if self.rng.percent(20) { Some(point(self)) } else { None };
         let change = match self.rng.below(10) {
             0..3 => BranchChange::Create { name: self.some_branch(), at: point(self) },
-            3..5 => BranchChange::Delete { name: self.some_branch(), under_lease },
+            3..5 => BranchChange::Delete { name: self.some_branch(), expect: None, under_lease },
             5 => BranchChange::Move { name: self.some_branch(), to: point(self), expect, under_lease },
             _ => BranchChange::Move { name: self.a_branch_of(session), to: point(self), expect, under_lease },
         };

@@ -150,7 +150,7 @@ impl Model {
                 self.free(session, name, *under_lease)?;
                 self.sessions[session].heads.get_mut(name).expect("it is there").node = node;
             }
-            BranchChange::Delete { name, under_lease } => {
+            BranchChange::Delete { name, under_lease, .. } => {
                 if name.is_main() {
                     return Err(ErrorKind::Invalid);
                 }

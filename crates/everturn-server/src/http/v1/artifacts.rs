@@ -5,13 +5,14 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
-use everturn::store::StoredArtifact;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use everturn::store::{ArtifactQuery, StoredArtifact};
 use everturn::{ArtifactVersion, Json, Part, SessionId};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::caller::Own;
-use super::extract::{Asked, In};
+use super::extract::{Asked, In, PageQuery, limit};
 use super::problem::Problem;
 use super::sessions::{SessionPath, encoded};
 
@@ -46,44 +47,81 @@ impl From<StoredArtifact> for Listed {
     }
 }
 
-#[derive(Serialize, ToSchema)]
-pub(super) struct Versions {
-    /// Versions, without their contents.
-    #[schema(value_type = Vec<Object>)]
+/// Versions, without their contents.
+#[derive(Serialize)]
+pub(super) struct Listing {
     items: Vec<Listed>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Where a page of versions goes on: behind this one.
+type Behind = (String, u64);
+
+fn cursor_of(behind: &Behind) -> Result<String, Problem> {
+    Ok(URL_SAFE_NO_PAD.encode(Json::from_value(behind)?.as_str()))
+}
+
+fn read_cursor(text: &str) -> Result<Behind, Problem> {
+    let read = || Json::parse(String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?).ok()?.to().ok();
+    read().ok_or_else(|| Problem::invalid("that is no cursor of this listing: start again without one"))
+}
+
+/// A page of versions.
+async fn page(
+    own: &Own,
+    session: &SessionId,
+    query: PageQuery,
+    which: impl FnOnce(ArtifactQuery) -> ArtifactQuery,
+) -> Result<Listing, Problem> {
+    let sessions = own.raw_sessions()?;
+    let limit = limit(query.limit)?;
+    let behind = query.cursor.as_deref().map(read_cursor).transpose()?;
+    let mut found = sessions.artifacts(session, |query| which(query).page(behind, limit + 1)).await?;
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let last = found.last().filter(|_| more).map(|last| (last.version.name.clone(), last.version.version));
+    let next = last.as_ref().map(cursor_of).transpose()?;
+    Ok(Listing { items: found.into_iter().map(Listed::from).collect(), next })
 }
 
 /// Lists the newest version of each of a session's named artifacts. Rewinds do not hide them.
 #[utoipa::path(
-    get, path = "/agents/{agent}/sessions/{session}/artifacts", tag = "artifacts", params(SessionPath),
+    get, path = "/agents/{agent}/sessions/{session}/artifacts", tag = "artifacts", params(SessionPath, PageQuery),
     responses(
-        (status = OK, body = Versions), (status = FORBIDDEN, body = Problem), (status = NOT_FOUND, body = Problem),
+        (status = OK, body = ref("#/components/schemas/ArtifactPage")),
+        (status = BAD_REQUEST, body = Problem), (status = FORBIDDEN, body = Problem),
+        (status = NOT_FOUND, body = Problem),
     )
 )]
-pub(super) async fn list(own: Own, In(path): In<SessionPath>) -> Result<JsonBody<Versions>, Problem> {
-    let all = own.raw_sessions()?.artifacts(&path.session, |query| query).await?;
-    let mut newest = std::collections::BTreeMap::<String, StoredArtifact>::new();
-    for stored in all {
-        let name = stored.version.name.clone();
-        if newest.get(&name).is_none_or(|other| other.version.version < stored.version.version) {
-            newest.insert(name, stored);
-        }
-    }
-    Ok(JsonBody(Versions { items: newest.into_values().map(Listed::from).collect() }))
+pub(super) async fn list(
+    own: Own,
+    In(path): In<SessionPath>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<JsonBody<Listing>, Problem> {
+    page(&own, &path.session, query, ArtifactQuery::newest).await.map(JsonBody)
 }
 
 /// Lists the versions of an artifact.
 #[utoipa::path(
-    get, path = "/agents/{agent}/sessions/{session}/artifacts/{artifact}", tag = "artifacts", params(ArtifactPath),
+    get, path = "/agents/{agent}/sessions/{session}/artifacts/{artifact}", tag = "artifacts",
+    params(ArtifactPath, PageQuery),
     responses(
-        (status = OK, body = Versions), (status = FORBIDDEN, body = Problem), (status = NOT_FOUND, body = Problem),
+        (status = OK, body = ref("#/components/schemas/ArtifactPage")),
+        (status = BAD_REQUEST, body = Problem), (status = FORBIDDEN, body = Problem),
+        (status = NOT_FOUND, body = Problem),
     )
 )]
-pub(super) async fn versions(own: Own, In(path): In<ArtifactPath>) -> Result<JsonBody<Versions>, Problem> {
-    let found = own.raw_sessions()?.artifacts(&path.session, |query| query.name(&path.artifact)).await?;
-    match found.is_empty() {
+pub(super) async fn versions(
+    own: Own,
+    In(path): In<ArtifactPath>,
+    Asked(query): Asked<PageQuery>,
+) -> Result<JsonBody<Listing>, Problem> {
+    let going_on = query.cursor.is_some();
+    let found = page(&own, &path.session, query, |versions| versions.name(&path.artifact)).await?;
+    match found.items.is_empty() && !going_on {
         true => Err(unknown(&path.artifact)),
-        false => Ok(JsonBody(Versions { items: found.into_iter().map(Listed::from).collect() })),
+        false => Ok(JsonBody(found)),
     }
 }
 
@@ -119,7 +157,7 @@ pub(super) async fn download(
     let sessions = own.raw_sessions()?;
     let found = sessions.artifacts(&path.session, |mut asked| {
         asked.version = query.version;
-        asked.name(&path.artifact)
+        asked.name(&path.artifact).newest()
     });
     let found = found.await?.into_iter().max_by_key(|stored| stored.version.version);
     let stored = found.ok_or_else(|| unknown(&path.artifact))?;
@@ -194,7 +232,7 @@ fn percent_decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 /// A file to save under a name that no path, quote or line feed can hide in.
-fn disposition(name: &str) -> HeaderValue {
+pub(super) fn disposition(name: &str) -> HeaderValue {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let last = if last.trim_matches('.').is_empty() { "artifact" } else { last };
     let plain: String =

@@ -134,10 +134,13 @@ pub(super) struct DeleteQuery {
 /// Deletes a branch. What was only on its line is kept, and can be resumed by its snapshots.
 #[utoipa::path(
     delete, path = "/agents/{agent}/sessions/{session}/branches/{branch}", tag = "branches",
-    params(BranchPath, DeleteQuery),
+    params(
+        BranchPath, DeleteQuery,
+        ("If-Match" = Option<String>, Header, description = "Where it must stand now, as an ETag"),
+    ),
     responses(
         (status = NO_CONTENT), (status = BAD_REQUEST, body = Problem), (status = NOT_FOUND, body = Problem),
-        (status = CONFLICT, body = Problem),
+        (status = CONFLICT, body = Problem), (status = PRECONDITION_FAILED, body = Problem),
     )
 )]
 pub(super) async fn delete(
@@ -146,9 +149,9 @@ pub(super) async fn delete(
     Asked(query): Asked<DeleteQuery>,
     headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    unconditional(&headers)?;
-    let change = BranchChange::Delete { name: path.branch, under_lease: lease(query.force) };
-    own.sessions()?.branch(&path.session, change).await?;
+    let expect = if_match(&headers)?;
+    let change = BranchChange::Delete { name: path.branch, expect, under_lease: lease(query.force) };
+    own.sessions()?.branch(&path.session, change).await.map_err(Problem::conditional)?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -39,10 +39,23 @@ impl Own {
         self.sessions()
     }
 
-    /// Where an agent shapes what leaves it, what is raw is for admins.
+    /// Whether what has passed no transform may be shown. Where an agent shapes what leaves it, that is for admins.
+    pub(super) fn sees_raw(&self) -> bool {
+        !self.agent.info().transformed || self.caller.may(Right::Admin)
+    }
+
+    /// Refuses what concerns more than the caller.
+    pub(super) fn may_change_for_all(&self) -> Result<(), Problem> {
+        match self.caller.may(Right::Admin) {
+            true => Ok(()),
+            false => Err(Problem::forbidden("this concerns all users: ask somebody with the admin right")),
+        }
+    }
+
+    /// Refuses what would show something raw to whoever may not see it.
     pub(super) fn may_see_raw(&self) -> Result<(), Problem> {
         let info = self.agent.info();
-        if info.transformed && !self.caller.may(Right::Admin) {
+        if !self.sees_raw() {
             return Err(Problem::forbidden(format!(
                 "agent '{}' shapes what leaves it, and this would show it raw: ask somebody with the admin right",
                 info.name

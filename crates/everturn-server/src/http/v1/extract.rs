@@ -7,7 +7,7 @@ use everturn::store::Cursor;
 use everturn::{BranchName, Json, Point, SnapshotId, Spot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::problem::Problem;
 use crate::http::body::json_text;
@@ -90,6 +90,34 @@ pub(super) fn limit(asked: Option<usize>) -> Result<usize, Problem> {
         Some(limit) if (1..=MAX_PAGE).contains(&limit) => Ok(limit),
         Some(_) => Err(Problem::invalid(format!("`limit` is from 1 to {MAX_PAGE}: use `cursor` to read on"))),
     }
+}
+
+/// Which page of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct PageQuery {
+    /// How many, from 1 to 100.
+    pub(super) limit: Option<usize>,
+    /// Where the page before ended.
+    pub(super) cursor: Option<String>,
+}
+
+impl PageQuery {
+    /// How many items, and where to go on.
+    pub(super) fn read(self) -> Result<(usize, Option<Cursor>), Problem> {
+        Ok((limit(self.limit)?, cursor(self.cursor)))
+    }
+}
+
+/// Which end of a list comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Order {
+    /// The oldest.
+    Asc,
+    /// The newest.
+    Desc,
 }
 
 pub(super) fn cursor(asked: Option<String>) -> Option<Cursor> {

@@ -7,18 +7,24 @@ mod agents;
 mod artifacts;
 mod branches;
 mod caller;
+mod compactions;
 mod extract;
+mod follow;
 mod frames;
 mod log;
 mod openapi;
 mod output;
 mod problem;
+mod reference;
 mod scopes;
 mod sessions;
 mod snapshots;
 #[cfg(test)]
 mod strangers;
 mod stream;
+mod streams;
+mod transfer;
+mod tree;
 mod turns;
 
 use std::sync::Arc;
@@ -34,14 +40,19 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use problem::Problem;
+use reference::Reference;
+pub(super) use streams::Streams;
 
 /// The routes below `/v1`.
 pub(super) fn routes(agents: Registry) -> Router {
     let (router, api) = described().split_for_parts();
     let api = Arc::new(openapi::complete(&api));
+    let reference = Reference::new(&api);
+    let readable = get(move || async move { reference.answer() });
     let described = get(move || async move { Json(api.clone()) });
     let router = router
         .route("/openapi.json", described)
+        .route("/reference", readable)
         .fallback(|| async { Problem::not_found("there is nothing at this address: see /v1/openapi.json") })
         .method_not_allowed_fallback(|| async {
             let (status, code) = (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
@@ -65,7 +76,12 @@ fn described() -> OpenApiRouter<Arc<Registry>> {
         .routes(routes!(log::state))
         .routes(routes!(log::events))
         .routes(routes!(log::records))
-        .routes(routes!(scopes::get))
+        .routes(routes!(tree::tree))
+        .routes(routes!(follow::follow))
+        .routes(routes!(transfer::export))
+        .routes(routes!(transfer::import))
+        .routes(routes!(compactions::list, compactions::create))
+        .routes(routes!(scopes::get, scopes::change))
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::get, snapshots::label))
         .routes(routes!(snapshots::diff))

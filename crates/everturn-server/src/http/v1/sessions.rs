@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::Json as JsonBody;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use everturn::store::{Page, Purged, SessionOrder, UpdateSession};
-use everturn::{Json, SessionId, SessionRecord, SessionStatus, StateDelta};
+use everturn::store::{Page, Preview, Purged, SessionOrder, UpdateSession};
+use everturn::{Json, SessionId, SessionRecord, SessionStatus, Sessions, StateDelta};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::agents::AgentPath;
 use super::caller::Own;
-use super::extract::{Asked, In, Sent, cursor, etag, given, limit, unconditional};
+use super::extract::{Asked, In, Order, Sent, cursor, etag, given, limit, unconditional};
 use super::problem::Problem;
 
 /// A session.
@@ -30,9 +30,9 @@ pub(super) struct SessionPath {
 /// Some items, and where to go on.
 #[derive(Serialize)]
 pub(super) struct Items<T> {
-    items: Vec<T>,
+    pub(super) items: Vec<T>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<everturn::store::Cursor>,
+    pub(super) next: Option<everturn::store::Cursor>,
 }
 
 impl<T> From<Page<T>> for Items<T> {
@@ -118,17 +118,6 @@ enum Sort {
     Created,
 }
 
-/// Which end comes first.
-#[derive(Debug, Default, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum Order {
-    /// The oldest.
-    Asc,
-    /// The newest.
-    #[default]
-    Desc,
-}
-
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -141,10 +130,9 @@ pub(super) struct SessionsQuery {
     #[serde(default)]
     #[param(inline)]
     sort: Sort,
-    /// `desc` or `asc`.
-    #[serde(default)]
+    /// `asc` or `desc`; `desc` when left out.
     #[param(inline)]
-    order: Order,
+    order: Option<Order>,
     /// Only those with this label.
     label: Option<String>,
     /// Only those that are `idle`, `running` or `interrupted`.
@@ -159,10 +147,7 @@ pub(super) struct SessionsQuery {
     get, path = "/agents/{agent}/sessions", tag = "sessions", params(AgentPath, SessionsQuery),
     responses((status = OK, body = ref("#/components/schemas/SessionPage")), (status = BAD_REQUEST, body = Problem))
 )]
-pub(super) async fn list(
-    own: Own,
-    Asked(query): Asked<SessionsQuery>,
-) -> Result<JsonBody<Items<SessionRecord>>, Problem> {
+pub(super) async fn list(own: Own, Asked(query): Asked<SessionsQuery>) -> Result<JsonBody<Items<Listed>>, Problem> {
     let metadata = match &query.metadata {
         None => BTreeMap::new(),
         Some(text) => Json::parse(text).and_then(|json| json.to()).map_err(|_| {
@@ -172,7 +157,7 @@ pub(super) async fn list(
     let limit = limit(query.limit)?;
     let sessions = own.sessions()?;
     let page = sessions.list(|mut sessions| {
-        sessions.order = match (query.sort, query.order) {
+        sessions.order = match (query.sort, query.order.unwrap_or(Order::Desc)) {
             (Sort::Updated, Order::Desc) => SessionOrder::UpdatedNewest,
             (Sort::Updated, Order::Asc) => SessionOrder::UpdatedOldest,
             (Sort::Created, Order::Desc) => SessionOrder::CreatedNewest,
@@ -183,7 +168,27 @@ pub(super) async fn list(
         sessions
     });
     let page = page.await?;
-    Ok(JsonBody(page.into()))
+    Ok(JsonBody(Items { items: listed(&own, &sessions, page.items).await?, next: page.next }))
+}
+
+/// A session with how it looks from outside.
+#[derive(Serialize)]
+pub(super) struct Listed {
+    #[serde(flatten)]
+    session: SessionRecord,
+    #[serde(flatten)]
+    preview: Preview,
+}
+
+/// Adds to sessions how they look. What was said last has passed no transform.
+async fn listed(own: &Own, sessions: &Sessions, found: Vec<SessionRecord>) -> Result<Vec<Listed>, Problem> {
+    let previews = sessions.previews(found.iter().map(|session| &session.id)).await?;
+    let with = |(session, preview): (SessionRecord, Option<Preview>)| {
+        let mut preview = preview.unwrap_or_default();
+        preview.last_message = preview.last_message.filter(|_| own.sees_raw());
+        Listed { session, preview }
+    };
+    Ok(found.into_iter().zip(previews).map(with).collect())
 }
 
 /// Tells what is known about a session. Its ETag is where `main` stands.
@@ -192,8 +197,10 @@ pub(super) async fn list(
     responses((status = OK, body = ref("#/components/schemas/Session")), (status = NOT_FOUND, body = Problem))
 )]
 pub(super) async fn get(own: Own, In(path): In<SessionPath>) -> Result<Response, Problem> {
-    let session = own.sessions()?.existing(&path.session).await?;
-    Ok((etag(session.head), JsonBody(session)).into_response())
+    let sessions = own.sessions()?;
+    let session = sessions.existing(&path.session).await?;
+    let head = etag(session.head);
+    Ok((head, JsonBody(listed(&own, &sessions, vec![session]).await?.pop())).into_response())
 }
 
 /// A change of a session. What is left out stays as it is.

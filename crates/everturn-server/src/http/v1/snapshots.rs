@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::caller::Own;
-use super::extract::{Asked, In, Sent, cursor, given, limit, unconditional};
+use super::extract::{Asked, In, Order, Sent, cursor, given, limit, unconditional};
 use super::problem::Problem;
 use super::sessions::{Items, SessionPath};
 use super::stream::SnapshotPath;
@@ -19,17 +19,6 @@ use super::stream::SnapshotPath;
 /// How long somebody may wait for a turn in one request, and how long they do unless they say.
 const LONGEST_WAIT: u64 = 600;
 const WAIT: u64 = 30;
-
-/// Which end of the log comes first.
-#[derive(Debug, Default, Clone, Copy, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-enum End {
-    /// The oldest.
-    #[default]
-    Asc,
-    /// The newest.
-    Desc,
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -39,10 +28,9 @@ pub(super) struct SnapshotsQuery {
     limit: Option<usize>,
     /// Where the page before ended.
     cursor: Option<String>,
-    /// `asc` or `desc`.
-    #[serde(default)]
+    /// `asc` or `desc`; `asc` when left out.
     #[param(inline)]
-    order: End,
+    order: Option<Order>,
     /// Whether those on no branch's line are listed; they are unless this is `false`.
     orphans: Option<bool>,
 }
@@ -65,9 +53,9 @@ pub(super) async fn list(
 ) -> Result<JsonBody<Items<Snapshot>>, Problem> {
     let (sessions, limit) = (own.sessions()?, limit(query.limit)?);
     let page = sessions.snapshots(&path.session, |mut snapshots| {
-        snapshots.order = match query.order {
-            End::Asc => SnapshotOrder::Oldest,
-            End::Desc => SnapshotOrder::Newest,
+        snapshots.order = match query.order.unwrap_or(Order::Asc) {
+            Order::Asc => SnapshotOrder::Oldest,
+            Order::Desc => SnapshotOrder::Newest,
         };
         snapshots.orphans = if query.orphans == Some(false) { Orphans::Exclude } else { Orphans::Include };
         (snapshots.limit, snapshots.cursor) = (limit, cursor(query.cursor));

@@ -71,6 +71,13 @@ async fn what_another_user_has_is_answered_like_what_does_not_exist() {
         ("GET", "echo/sessions/s/state", Value::Null),
         ("GET", "echo/sessions/s/events", Value::Null),
         ("GET", "echo/sessions/s/records", Value::Null),
+        ("GET", "echo/sessions/s/tree", Value::Null),
+        ("GET", "echo/sessions/s/follow", Value::Null),
+        ("GET", "echo/sessions/s/follow?after=1.1", Value::Null),
+        ("GET", "echo/sessions/s/export", Value::Null),
+        ("GET", "echo/sessions/s/compactions", Value::Null),
+        ("POST", "echo/sessions/s/compactions", json!({ "summary": "x" })),
+        ("POST", "echo/sessions/s/compactions", json!({})),
         ("GET", "echo/sessions/s/snapshots", Value::Null),
         ("GET", "echo/sessions/s/branches", Value::Null),
         ("POST", "echo/sessions/s/branches", json!({ "name": "b" })),
@@ -131,6 +138,7 @@ async fn what_has_passed_no_transform_is_for_admins() {
         "redact/scopes".to_owned(),
         "redact/sessions/s/events".to_owned(),
         "redact/sessions/s/records".to_owned(),
+        "redact/sessions/s/export".to_owned(),
         "redact/sessions/s/artifacts".to_owned(),
         "redact/sessions/s/artifacts/a".to_owned(),
         "redact/sessions/s/artifacts/a/download".to_owned(),
@@ -144,4 +152,65 @@ async fn what_has_passed_no_transform_is_for_admins() {
         let (status, shown) = ask(&addr, "ann", "GET", &path, &Value::Null).await;
         assert!(status == 200 && !shown.to_string().contains("s3cr3t"), "{shown}");
     }
+}
+
+/// The beginning of a stream, read until its text has what is looked for.
+async fn follow(addr: &str, caller: &str, path: &str, until: &str) -> String {
+    let request = format!("GET /v1/agents/{path} HTTP/1.0\r\nHost: x\r\nX-Caller: {caller}\r\n\r\n");
+    let mut socket = TcpStream::connect(addr).await.unwrap();
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let (mut text, mut piece) = (String::new(), [0; 4096]);
+    while !text.contains(until) {
+        let read = socket.read(&mut piece).await.unwrap();
+        assert!(read > 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&piece[..read]));
+    }
+    text
+}
+
+#[tokio::test]
+async fn what_a_page_is_shown_of_a_transformed_agent_has_no_raw_text() {
+    let addr = serve().await;
+    let before = ask(&addr, "ann write", "POST", "redact/sessions", &json!({ "id": "s" })).await.1;
+    assert_eq!(before["id"], "s");
+    let start = ask(&addr, "ann", "GET", "redact/sessions/s/tree", &Value::Null).await.1["position"].clone();
+    let hello = json!({ "session": "s", "input": { "text": "my words" } });
+    let (_, out) = ask(&addr, "ann write", "POST", "redact/turns", &hello).await;
+    for path in ["redact/sessions/s/tree", "redact/sessions", "redact/sessions/s"] {
+        let (status, shown) = ask(&addr, "ann", "GET", path, &Value::Null).await;
+        assert!(status == 200 && !shown.to_string().contains("my words") && !shown.to_string().contains("lastMessage"));
+        let (_, raw) = ask(&addr, "ann admin", "GET", path, &Value::Null).await;
+        assert!(raw.to_string().contains("my words") || raw.to_string().contains("lastMessage"), "{path} {raw}");
+    }
+    let path = format!("redact/sessions/s/follow?after={}", start.as_str().unwrap());
+    let shown = follow(&addr, "ann", &path, "\"kind\":\"end\"").await;
+    assert!(!shown.contains("my words") && !shown.contains("s3cr3t") && !shown.contains("\"body\""), "{shown}");
+    let raw = follow(&addr, "ann admin", &path, "\"kind\":\"end\"").await;
+    assert!(raw.contains("s3cr3t"), "{raw}");
+
+    let summary = json!({ "summary": "hello" });
+    let (status, made) = ask(&addr, "ann write", "POST", "redact/sessions/s/compactions", &summary).await;
+    assert_eq!(status, 201, "{made}");
+    let listed = ask(&addr, "ann", "GET", "redact/sessions/s/compactions", &Value::Null).await.1;
+    assert_eq!(listed["items"][0], made, "both have passed the transform");
+    // A file that is brought in is raw as well.
+    let (status, refused) = ask(&addr, "ann write", "POST", "redact/import", &Value::Null).await;
+    assert_eq!((status, &refused["code"]), (403, &json!("forbidden")));
+    assert!(out["snapshotId"].is_string());
+}
+
+#[tokio::test]
+async fn what_concerns_all_users_is_changed_by_admins() {
+    let addr = serve().await;
+    let of_app = json!({ "set": { "app:motd": "hi", "user:a": 1 } });
+    let (status, refused) = ask(&addr, "ann write", "PATCH", "echo/scopes", &of_app).await;
+    assert_eq!((status, &refused["code"]), (403, &json!("forbidden")));
+    let removed = json!({ "remove": ["app:motd"] });
+    assert_eq!(ask(&addr, "ann write", "PATCH", "echo/scopes", &removed).await.0, 403);
+    let own = json!({ "set": { "user:a": 1 } });
+    assert_eq!(ask(&addr, "ann write", "PATCH", "echo/scopes", &own).await.0, 200);
+    assert_eq!(ask(&addr, "ann read", "PATCH", "echo/scopes", &own).await.0, 403);
+    assert_eq!(ask(&addr, "ann admin", "PATCH", "echo/scopes", &of_app).await.0, 200);
+    let (_, bobs) = ask(&addr, "bob", "GET", "echo/scopes", &Value::Null).await;
+    assert_eq!(bobs, json!({ "app:motd": "hi" }), "what is ann's stays ann's");
 }

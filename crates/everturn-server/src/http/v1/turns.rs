@@ -18,6 +18,7 @@ use super::extract::{Asked, Sent, etag, given, given_object, header, if_match, o
 use super::output::{Answer, WithState};
 use super::problem::Problem;
 use super::stream;
+use super::streams::Streams;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -138,11 +139,13 @@ pub(super) struct TurnQuery {
         (status = BAD_REQUEST, body = Problem), (status = NOT_FOUND, body = Problem),
         (status = CONFLICT, body = Problem), (status = PRECONDITION_FAILED, body = Problem),
         (status = PAYLOAD_TOO_LARGE, body = Problem), (status = UNSUPPORTED_MEDIA_TYPE, body = Problem),
+        (status = SERVICE_UNAVAILABLE, body = Problem),
     )
 )]
 pub(super) async fn run(
     own: Own,
     Asked(query): Asked<TurnQuery>,
+    streams: Streams,
     headers: HeaderMap,
     Sent(request): Sent<TurnRequest>,
 ) -> Result<Response, Problem> {
@@ -157,26 +160,30 @@ pub(super) async fn run(
         let key = TurnKey::new(key).map_err(|error| Problem::invalid(format!("`Idempotency-Key`: {error}")))?;
         init.key = Some(key);
     }
-    let streams = headers.get_all(header::ACCEPT).iter().any(|accept| {
+    let streaming = headers.get_all(header::ACCEPT).iter().any(|accept| {
         accept.to_str().is_ok_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")))
     });
-    init.keep_stream = streams && managed == StateManagement::Server;
+    // Before anything runs: a turn that nobody can be told of must not begin.
+    let open = streaming.then(|| streams.open()).transpose()?;
+    init.keep_stream = streaming && managed == StateManagement::Server;
     let condition = Condition::of(&init);
     let detach = input.detach;
     let connection = match start(&own, init, input).await {
         Ok(connection) => connection,
         Err(error) => return Err(condition.told(&own, error).await),
     };
-    match streams {
-        false => plain(&own, connection, with_state, &condition).await,
-        true if managed == StateManagement::Client => Ok(stream::unkept(connection, with_state)),
-        true if detach => stream::ended(plain_output(&own, connection, &condition).await?, with_state),
-        true => match connection.begun().await {
+    let Some(open) = open else { return plain(&own, connection, with_state, &condition).await };
+    match managed {
+        StateManagement::Client => Ok(stream::unkept(open, connection, with_state)),
+        StateManagement::Server if detach => {
+            stream::ended(open, plain_output(&own, connection, &condition).await?, with_state)
+        }
+        StateManagement::Server => match connection.begun().await {
             Some(ticket) => {
                 let following = own.agent.follow_turn(ticket.turn, None).await?;
-                Ok(stream::live(connection, ticket, following, with_state))
+                Ok(stream::live(open, connection, ticket, following, with_state))
             }
-            None => stream::ended(plain_output(&own, connection, &condition).await?, with_state),
+            None => stream::ended(open, plain_output(&own, connection, &condition).await?, with_state),
         },
     }
 }

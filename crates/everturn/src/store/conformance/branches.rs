@@ -6,7 +6,7 @@ use crate::store::{At, BranchChange, StoreExt, UnderLease, UpdateSession};
 use crate::{Artifact, Branch, BranchName, ErrorKind, Part, Point, RecordKind, Usage};
 
 fn delete(name: &BranchName, under_lease: UnderLease) -> BranchChange {
-    BranchChange::Delete { name: name.clone(), under_lease }
+    BranchChange::Delete { name: name.clone(), expect: None, under_lease }
 }
 
 fn heads(branches: &[Branch]) -> Vec<(String, Point)> {

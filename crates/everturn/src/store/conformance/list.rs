@@ -246,6 +246,23 @@ macro_rules! __conformance_list {
             a_fork_goes_on_counting_versions: "A fork's artifact versions go on from the fork point's count.",
             a_fork_stays_with_its_user: "A fork has the same app, user and scopes.",
         }
+        trees {
+            turns_hang_where_they_started: "Every turn and edit of a tree hangs from the point it followed.",
+            a_node_says_what_became_of_it: "A node says whether its turn runs, is dead, completed, failed or was aborted.",
+            heads_and_orphans_are_current: "A tree shows where branches stand now, and what is on no line.",
+            a_tree_is_read_in_pages: "The pages of a tree are the whole tree, whatever their size.",
+            compactions_forks_and_usage_are_told: "A tree tells compactions, where a fork begins, snapshots and costs.",
+            a_preview_says_how_a_session_looks: "A preview has the last message, shortened, and how much there is.",
+        }
+        transfer {
+            what_is_brought_in_is_what_was_taken_out: "A session is the same in another store, and when it comes back.",
+            a_copy_lives_beside_its_original: "A copy gets another id and fresh snapshots, and nothing over what is there.",
+            a_fork_brings_along_where_it_comes_from: "A fork is whole in a store that has none of its origins.",
+            a_turn_that_runs_arrives_aborted: "A turn that had not ended is aborted where it is brought in.",
+            what_is_shared_stays_where_it_is: "What sessions share is not brought along.",
+            what_does_not_hold_together_is_refused: "What was left out or forged is `Invalid`, and nothing is brought in.",
+            a_session_that_goes_while_it_is_taken_out_is_told: "An export whose session is deleted does not go on.",
+        }
         scopes {
             app_keys_are_shared_by_all_users: "`app:` keys are shared by an app's users.",
             user_keys_are_shared_by_a_users_sessions: "`user:` keys are shared by a user's sessions within an app.",
@@ -262,6 +279,7 @@ macro_rules! __conformance_list {
             racing_turns_merge_their_keys: "Racing turns merge their keys; none is lost.",
             all_keys_a_session_sees_are_merged: "A session sees all scopes' keys, with their prefixes.",
             keys_that_make_no_sense_are_refused: "A key without a name, or both set and removed, is `Invalid`.",
+            scopes_are_changed_without_a_turn: "Shared keys can be changed outside of turns, all or none.",
         }
         listing {
             sessions_are_listed_by_their_owner: "Sessions are listed by app, by user, or all.",

@@ -85,6 +85,8 @@ mod snapshots;
 mod states;
 mod stream_ends;
 mod streams;
+mod transfer;
+mod trees;
 mod turns;
 mod verdict;
 mod voids;

@@ -223,3 +223,23 @@ pub(super) async fn keys_that_make_no_sense_are_refused(t: Bench) -> Check {
     t.store.end(failure(begun.fence, "x")).await?;
     Ok(())
 }
+
+pub(super) async fn scopes_are_changed_without_a_turn(t: Bench) -> Check {
+    let key = t.session("s").await?;
+    let delta = StateDelta::new().set("app:motd", json("1")).set("user:tier", json("null"));
+    t.store.set_scopes(&key.app, Some(&key.user), delta).await?;
+    let found = scopes(&t, &key).await?;
+    same(found.get("app:motd"), Some(&json("1")), "an app's key")?;
+    same(found.get("user:tier"), Some(&json("null")), "a user's key")?;
+    let more = StateDelta::new().set("user:a", json("2")).remove("app:motd");
+    t.store.set_scopes(&key.app, Some(&key.user), more).await?;
+    let found = scopes(&t, &key).await?;
+    holds(!found.contains_key("app:motd") && found.len() == 2, "a key is removed, the others stay")?;
+    for bad in ["mine", "temp:x", "user:", "app:"] {
+        let delta = StateDelta::new().set("user:b", json("3")).set(bad, json("4"));
+        refused(t.store.set_scopes(&key.app, Some(&key.user), delta).await, ErrorKind::Invalid, bad)?;
+    }
+    let orphaned = StateDelta::new().set("user:b", json("3"));
+    refused(t.store.set_scopes(&key.app, None, orphaned).await, ErrorKind::Invalid, "a user's key without a user")?;
+    same(scopes(&t, &key).await?.len(), 2, "how many keys there are after what was refused")
+}

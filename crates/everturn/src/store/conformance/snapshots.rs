@@ -217,7 +217,8 @@ pub(super) async fn whether_a_snapshot_is_orphaned_is_always_current(t: Bench) -
     same(orphaned().await?, (false, true), "after a rewind")?;
     let side = t.branch_off(&key, "side", at_two.point).await?;
     same(orphaned().await?, (false, false), "on another branch's line")?;
-    let delete = crate::store::BranchChange::Delete { name: side, under_lease: crate::store::UnderLease::Refuse };
+    let delete =
+        crate::store::BranchChange::Delete { name: side, expect: None, under_lease: crate::store::UnderLease::Refuse };
     t.store.branch(&key, delete).await?;
     same(orphaned().await?, (false, true), "after that branch is gone")?;
     t.run(turn(&key, "three"), "three").await?;

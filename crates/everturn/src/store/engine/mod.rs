@@ -10,18 +10,23 @@ mod body;
 mod cache;
 mod edit;
 mod events;
+mod excerpt;
+mod export;
 mod fold;
 mod gather;
+mod import;
 mod line;
 mod list;
 mod prepare;
 mod queue;
 mod read;
 mod rules;
+mod scopes;
 mod sessions;
 mod snapshots;
 mod streams;
 mod tables;
+mod tree;
 mod turns;
 mod verify;
 mod walk;
@@ -56,7 +61,7 @@ use crate::clock::Clock;
 use crate::event::Event;
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
-use crate::state::{PointState, ScopedState};
+use crate::state::{PointState, ScopedState, StateDelta};
 use crate::turn::{Changes, Record, RecordKind, RunningTurn, TurnRecord};
 use crate::{AppName, BranchName, Error, Result, SessionId, SnapshotId, TurnId, UserId};
 
@@ -397,6 +402,35 @@ impl<B: Backend> Inner<B> {
         self.backend.read(move |read, _| read::scopes(read, &app, user.as_ref())).await
     }
 
+    pub(crate) async fn set_scopes(&self, app: &AppName, user: Option<&UserId>, delta: StateDelta) -> Result<()> {
+        let (app, user) = (app.clone(), user.cloned());
+        scopes::check(&delta, user.as_ref(), &self.config.limits)?;
+        self.write(Sync::Durable, move |ctx| scopes::set(ctx, &app, user.as_ref(), &delta)).await
+    }
+
+    pub(crate) async fn tree(&self, query: TreeQuery) -> Result<TreePage> {
+        self.backend.read(move |read, env| tree::tree(read, env, &query)).await
+    }
+
+    pub(crate) async fn previews(&self, sessions: &[SessionKey]) -> Result<Vec<Option<Preview>>> {
+        let sessions = sessions.to_vec();
+        self.backend.read(move |read, _| excerpt::previews(read, &sessions)).await
+    }
+
+    pub(crate) async fn export(&self, session: &SessionKey, cursor: Option<&Cursor>) -> Result<ExportPage> {
+        let (session, cursor) = (session.clone(), cursor.cloned());
+        self.backend.read(move |read, _| export::export(read, &session, cursor.as_ref())).await
+    }
+
+    pub(crate) async fn import(&self, session: ImportSession) -> Result<SessionRecord> {
+        let limits = self.config.limits;
+        // Adding up what came from elsewhere takes as long as it takes; others need the thread.
+        let checking = tokio::task::spawn_blocking(move || import::Checked::new(session, &limits));
+        let mut checked = checking.await.map_err(|e| Error::internal("an import broke down").with_source(e))??;
+        checked.name(|| SnapshotId::from_uuid(self.config.clock.uuid()));
+        self.write(Sync::Durable, move |ctx| import::write(ctx, &checked)).await
+    }
+
     pub(crate) async fn artifacts(&self, query: ArtifactQuery) -> Result<Vec<StoredArtifact>> {
         self.backend.read(move |read, _| read::artifacts(read, &query)).await
     }
@@ -467,6 +501,11 @@ macro_rules! engine_store {
                 branch(session: &SessionKey, change: BranchChange) -> SessionRecord;
                 fork(fork: ForkSession) -> SessionRecord;
                 scopes(app: &AppName, user: Option<&UserId>) -> ScopedState;
+                set_scopes(app: &AppName, user: Option<&UserId>, delta: StateDelta) -> ();
+                tree(query: TreeQuery) -> TreePage;
+                previews(sessions: &[SessionKey]) -> Vec<Option<Preview>>;
+                export(session: &SessionKey, cursor: Option<&Cursor>) -> ExportPage;
+                import(session: ImportSession) -> SessionRecord;
                 artifacts(query: ArtifactQuery) -> Vec<StoredArtifact>;
                 watch(target: WatchTarget) -> Box<dyn Watch>;
                 verify(scope: VerifyScope) -> Verified;

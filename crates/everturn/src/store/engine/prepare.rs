@@ -20,7 +20,7 @@ use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry, View
 use crate::{Error, InvocationId, Result, Usage};
 
 /// Patches of custom state that may follow each other before it is written whole again: what a read has to apply.
-const MAX_PATCHES: u64 = 128;
+pub(crate) const MAX_PATCHES: u64 = 128;
 
 /// What a record is made of.
 #[derive(Clone, Debug, Default)]

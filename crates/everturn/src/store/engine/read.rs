@@ -1,12 +1,13 @@
 //! Reading: places, records, turns, scopes, artifacts.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::body::{Body, decode};
 use super::fold::load_artifact;
 use super::line::{climb, find_point};
 use super::rules::{Env, NO_LIMIT, head_of, is_voided, live_session};
-use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
+use super::tables::{ArtifactRow, Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use super::turns::ended;
 use super::walk::damaged;
 use crate::artifact::ArtifactVersion;
@@ -14,7 +15,7 @@ use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::SnapshotStatus;
 use crate::state::{Scope, ScopedState};
-use crate::store::{ArtifactQuery, At, Cursor, MAX_PAGE, Page, RecordQuery, StoredArtifact};
+use crate::store::{ArtifactQuery, At, Cursor, MAX_PAGE, Page, RecordQuery, StoredArtifact, Versions};
 use crate::turn::{Input, Record, RecordKind, RunningTurn, TurnRecord, TurnStatus};
 use crate::{AppName, Error, Point, Result, TurnId, UserId};
 
@@ -163,7 +164,10 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     let row = read.turn(id.session, id.begin)?;
     let from = match &row {
         Some(row) => Point::new(row.start.seq),
-        None => started_from(read, &begin.meta)?,
+        None => preceding(read, &begin.meta)?.ok_or_else(|| {
+            let RecordMeta { seq, num, .. } = begin.meta;
+            Error::corrupt(format!("record {seq} of session number {num} follows nothing"))
+        })?,
     };
     let ended = match &row {
         Some(_) => None,
@@ -200,8 +204,8 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     }))
 }
 
-/// The point a turn that has ended started from: what its begin record follows on its line.
-fn started_from(read: &dyn Read, begin: &RecordMeta) -> Result<Point> {
+/// The point that a begin or an edit follows on its line; nothing for a session's first record.
+pub(crate) fn preceding(read: &dyn Read, begin: &RecordMeta) -> Result<Option<Point>> {
     let mut from = None;
     climb(read, begin.place(), &mut |interval| {
         let scan = Scan {
@@ -221,7 +225,7 @@ fn started_from(read: &dyn Read, begin: &RecordMeta) -> Result<Point> {
         })?;
         Ok(from.is_none())
     })?;
-    from.ok_or_else(|| Error::corrupt(format!("record {} of session number {} follows nothing", begin.seq, begin.num)))
+    Ok(from)
 }
 
 pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<StoredArtifact>> {
@@ -235,7 +239,7 @@ pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<St
         num = origin;
         forked = read.session(origin)?.and_then(|row| row.forked);
     }
-    let mut found: BTreeMap<(String, u64), StoredArtifact> = BTreeMap::new();
+    let mut found: BTreeMap<(String, u64), ArtifactRow> = BTreeMap::new();
     for (num, until) in sources {
         for row in read.artifacts(num, query.name.as_deref())? {
             let wanted = row.seq <= until && query.version.is_none_or(|version| version == row.version);
@@ -246,15 +250,20 @@ pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<St
             if inherited && find_point(read, &session, Point::new(row.seq))?.is_none_or(|meta| meta.num != num) {
                 continue;
             }
-            let artifact = load_artifact(read, session.tree, row.digest)?;
-            let version = ArtifactVersion {
-                name: row.name.clone(),
-                version: row.version,
-                point: Point::new(row.seq),
-                digest: row.digest,
-            };
-            found.insert((row.name, row.version), StoredArtifact { version, artifact });
+            found.insert((row.name.clone(), row.version), row);
         }
     }
-    Ok(found.into_values().collect())
+    if query.versions == Versions::Newest {
+        let newest: BTreeMap<String, u64> = found.keys().cloned().collect();
+        found.retain(|(name, version), _| newest.get(name) == Some(version));
+    }
+    let behind = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+    let page = found.range((behind, Bound::Unbounded)).take(query.limit.unwrap_or(usize::MAX));
+    page.map(|(_, row)| {
+        let artifact = load_artifact(read, session.tree, row.digest)?;
+        let ArtifactRow { name, version, digest, seq } = row.clone();
+        let version = ArtifactVersion { name, version, point: Point::new(seq), digest };
+        Ok(StoredArtifact { version, artifact })
+    })
+    .collect()
 }

@@ -45,6 +45,13 @@ impl NewSession {
     }
 }
 
+/// Refuses a session whose title, labels or metadata are not as they must be.
+pub(crate) fn check_session(title: Option<&str>, labels: &BTreeSet<String>, metadata: &Json) -> Result<()> {
+    check_title(title)?;
+    check_labels(labels)?;
+    check_metadata(metadata)
+}
+
 fn check_title(title: Option<&str>) -> Result<()> {
     match title {
         Some(title) if title.len() > MAX_TITLE => {
@@ -207,12 +214,7 @@ pub(crate) fn branch(
         }
         BranchChange::Move { name, to, expect, under_lease } => {
             let mut old = head_of(ctx.tx, &row, name)?.ok_or_else(|| no_branch(name))?;
-            if let Some(expect) = expect.filter(|expect| expect.seq() != old.seq) {
-                return Err(Error::conflict(format!(
-                    "the head of {name:?} is at {}, not at {expect}: read again and decide",
-                    old.seq
-                )));
-            }
+            must_stand(name, &old, *expect)?;
             let mut head = head_at(ctx, &row, *to)?;
             let interrupted = interrupted_at(ctx, &row, &head)?;
             free_branch(ctx, &mut row, &mut old, name, *under_lease)?;
@@ -225,11 +227,12 @@ pub(crate) fn branch(
             }
             format!("{{\"branch\":{},\"at\":{to}}}", quoted(name.as_str()))
         }
-        BranchChange::Delete { name, under_lease } => {
+        BranchChange::Delete { name, expect, under_lease } => {
             if name.is_main() {
                 return Err(Error::invalid("every session keeps its branch `main`: delete the session instead"));
             }
             let mut old = head_of(ctx.tx, &row, name)?.ok_or_else(|| no_branch(name))?;
+            must_stand(name, &old, *expect)?;
             free_branch(ctx, &mut row, &mut old, name, *under_lease)?;
             ctx.tx.delete_branch(row.num, name)?;
             format!("{{\"branch\":{},\"at\":null}}", quoted(name.as_str()))
@@ -239,6 +242,17 @@ pub(crate) fn branch(
     ctx.append_admin(&mut row, &prepared)?;
     ctx.tx.put_session(&row)?;
     show(ctx.tx, ctx.env, &row)
+}
+
+/// Refuses a change of a branch that does not stand where it is expected to.
+fn must_stand(name: &BranchName, head: &Head, expect: Option<Point>) -> Result<()> {
+    match expect.filter(|expect| expect.seq() != head.seq) {
+        None => Ok(()),
+        Some(expect) => Err(Error::conflict(format!(
+            "the head of {name:?} is at {}, not at {expect}: read again and decide",
+            head.seq
+        ))),
+    }
 }
 
 /// A head at a completed point. Whether its segment could be continued is not looked up: opening a new one is safe.

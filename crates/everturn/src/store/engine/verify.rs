@@ -179,7 +179,7 @@ fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row:
 }
 
 /// The chain value after a record, recomputed from its messages.
-fn chain_after(before: &PointState, text: &str) -> Result<Digest> {
+pub(crate) fn chain_after(before: &PointState, text: &str) -> Result<Digest> {
     let body = FoldBody::parse(text)?;
     let mut chain = before.tip.digests.chain;
     let mut spliced = Vec::new();

@@ -30,6 +30,8 @@ pub enum BranchChange {
     Delete {
         /// The branch.
         name: BranchName,
+        /// Where it must stand now; anywhere else is `Conflict`. Wherever it stands when left out.
+        expect: Option<Point>,
         /// What to do while a turn runs on it.
         under_lease: UnderLease,
     },
@@ -82,19 +84,49 @@ pub struct ArtifactQuery {
     pub name: Option<String>,
     /// One version only.
     pub version: Option<u64>,
+    /// Which versions of each.
+    pub versions: Versions,
+    /// Only those behind a name and a version, in the order they are read.
+    pub after: Option<(String, u64)>,
+    /// How many; all of them when left out.
+    pub limit: Option<usize>,
+}
+
+/// Which versions of an artifact to read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// All of them.
+    #[default]
+    All,
+    /// The newest.
+    Newest,
 }
 
 impl ArtifactQuery {
     /// All versions of all of a session's artifacts.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, name: None, version: None }
+        Self { session, name: None, version: None, versions: Versions::All, after: None, limit: None }
     }
 
     /// All versions of one.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// The newest version of each.
+    #[must_use]
+    pub fn newest(mut self) -> Self {
+        self.versions = Versions::Newest;
+        self
+    }
+
+    /// So many, behind a name and a version.
+    #[must_use]
+    pub fn page(mut self, after: Option<(String, u64)>, limit: usize) -> Self {
+        (self.after, self.limit) = (after, Some(limit));
         self
     }
 

@@ -4,12 +4,16 @@ mod heads;
 mod reading;
 mod sessions;
 mod streams;
+mod transfer;
+mod tree;
 mod turns;
 
 pub use heads::*;
 pub use reading::*;
 pub use sessions::*;
 pub use streams::*;
+pub use transfer::*;
+pub use tree::*;
 pub use turns::*;
 
 /// The most items a page can have.

@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::event::Event;
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
-use crate::state::{PointState, ScopedState};
+use crate::state::{PointState, ScopedState, StateDelta};
 use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, TurnRecord};
 use crate::{AppName, Error, ErrorKind, Result, SnapshotId, TurnId, UserId};
 

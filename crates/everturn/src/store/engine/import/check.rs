@@ -1,0 +1,501 @@
+//! Checking what is to be brought in, by adding it up.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::super::body::{ArtifactBody, Body, CustomBody, EndBodyStatus, encode};
+use super::super::fold::Fold;
+use super::super::prepare::MAX_PATCHES;
+use super::super::sessions::check_session;
+use super::super::tables::RecordMeta;
+use super::super::verify::chain_after;
+use crate::artifact::Artifact;
+use crate::digest::Digest;
+use crate::json::Json;
+use crate::snapshot::SnapshotStatus;
+use crate::state::{PointState, Tip, refuse_prefixed};
+use crate::store::{
+    Entry, HeadEntry, ImportSession, Limits, PlaceEntry, RecordEntry, SegmentEntry, SessionEntry, SnapshotIds,
+    VersionEntry,
+};
+use crate::turn::RecordKind;
+use crate::{AgentName, Error, ErrorKind, Result, SessionId, SessionKey, SnapshotId};
+
+/// The most stretches a tree that is brought in may have, and branches.
+const MAX_SEGMENTS: usize = 100_000;
+/// The most sessions a line may have begun in.
+const MAX_ORIGINS: usize = 1_000;
+
+/// A session that holds together, ready to be written.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(super) key: SessionKey,
+    pub(super) agent: Option<AgentName>,
+    snapshots: SnapshotIds,
+    /// What its snapshots are called here, by what they were called.
+    pub(super) ids: HashMap<SnapshotId, SnapshotId>,
+    pub(super) session: SessionEntry,
+    pub(super) segments: Vec<SegmentEntry>,
+    pub(super) records: Vec<CheckedRecord>,
+    pub(super) versions: Vec<VersionEntry>,
+    /// What was left behind where branches stand, where turns started that had not ended, and where those stood.
+    pub(super) tips: HashMap<PlaceEntry, Tip>,
+    /// The last record of each turn that had not ended.
+    pub(super) last: HashMap<u64, PlaceEntry>,
+}
+
+/// A record with what it leaves behind, packed.
+#[derive(Debug)]
+pub(super) struct CheckedRecord {
+    pub(super) entry: RecordEntry,
+    pub(super) width: u64,
+    pub(super) tip: Tip,
+    pub(super) body: Vec<u8>,
+    pub(super) contents: Vec<(Digest, Vec<u8>)>,
+}
+
+/// How far a stretch of the tree has been added up.
+struct Stretch {
+    of: u64,
+    /// The state before the turn that is being read.
+    settled: PointState,
+    /// The turn that is being read, the attempt at it, and the state in it.
+    turn: Option<(u64, u64, PointState)>,
+    last: u64,
+}
+
+struct Checking<'a> {
+    limits: &'a Limits,
+    id: SessionId,
+    session: &'a SessionEntry,
+    segments: HashMap<u64, &'a SegmentEntry>,
+    stretches: HashMap<u64, Stretch>,
+    /// States that something else goes on from.
+    wanted: HashSet<PlaceEntry>,
+    states: HashMap<PlaceEntry, PointState>,
+    /// The places a branch can stand at.
+    completed: HashSet<PlaceEntry>,
+    /// Each session's next number.
+    next: Vec<Option<u64>>,
+    /// Attempts at each turn, and whether it has ended.
+    turns: HashMap<(u64, u64), (u64, bool)>,
+    last: HashMap<u64, PlaceEntry>,
+}
+
+fn wrong(what: impl Into<String>) -> Error {
+    Error::invalid(format!("{}: the export does not hold together, nothing was brought in", what.into()))
+}
+
+fn check(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(wrong(what())) }
+}
+
+impl Checked {
+    /// Checks everything that can be told without the store.
+    pub(crate) fn new(import: ImportSession, limits: &Limits) -> Result<Self> {
+        import.session()?;
+        let ImportSession { key, agent, snapshots, entries } = import;
+        let (mut session, mut segments, mut records, mut versions) = (None, Vec::new(), Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::Session(entry) if session.is_none() => session = Some(*entry),
+                Entry::Segment(entry) if records.is_empty() && versions.is_empty() => segments.push(entry),
+                Entry::Record(entry) if versions.is_empty() => records.push(*entry),
+                Entry::Version(entry) => versions.push(entry),
+                _ => return Err(wrong("its parts are not in their order")),
+            }
+        }
+        let session = session.ok_or_else(|| wrong("it has no session"))?;
+        check_session(session.title.as_deref(), &session.labels, &session.metadata)?;
+        let mut checking = Checking::new(&key.id, &session, &segments, limits)?;
+        let records = records.into_iter().map(|record| checking.record(record)).collect::<Result<Vec<_>>>()?;
+        let (tips, last) = checking.done(&records, &mut versions)?;
+        let ids = HashMap::new();
+        Ok(Self { key, agent, snapshots, ids, session, segments, records, versions, tips, last })
+    }
+
+    /// Names its snapshots.
+    pub(crate) fn name(&mut self, mut fresh: impl FnMut() -> SnapshotId) {
+        let known = self.records.iter().filter_map(|record| record.entry.snapshot.as_ref());
+        let named = known.map(|snapshot| match self.snapshots {
+            SnapshotIds::Keep => (snapshot.id, snapshot.id),
+            SnapshotIds::Fresh => (snapshot.id, fresh()),
+        });
+        self.ids = named.collect();
+    }
+}
+
+impl<'a> Checking<'a> {
+    fn new(
+        id: &SessionId,
+        session: &'a SessionEntry,
+        segments: &'a [SegmentEntry],
+        limits: &'a Limits,
+    ) -> Result<Self> {
+        let origins = session.origins.len();
+        check(
+            segments.len() <= MAX_SEGMENTS && session.branches.len() <= MAX_SEGMENTS && origins <= MAX_ORIGINS,
+            || "its tree is larger than any that is taken".to_owned(),
+        )?;
+        let mut known: HashMap<u64, &SegmentEntry> = HashMap::new();
+        let mut wanted = HashSet::new();
+        for segment in segments {
+            let parent_known = segment.parent.is_none_or(|parent| {
+                known.get(&parent.segment).is_some_and(|found| found.of == parent.of && found.of >= segment.of)
+            });
+            let fits = segment.id != 0 && segment.of <= origins as u64 && parent_known;
+            check(fits && known.insert(segment.id, segment).is_none(), || {
+                format!("the stretch {} hangs nowhere", segment.id)
+            })?;
+            wanted.extend(segment.parent);
+        }
+        wanted.extend(session.branches.iter().map(|branch| branch.at));
+        wanted.extend(session.open.iter().map(|turn| turn.start));
+        let forks =
+            std::iter::once(&session.forked_from).chain(session.origins.iter().map(|origin| &origin.forked_from));
+        let forked = forks.clone().filter(|fork| fork.is_some()).count();
+        check(forked == origins && forks.take(origins).all(Option::is_some), || "its origins do not fit".to_owned())?;
+        let mut next = vec![None; origins + 1];
+        if session.forked_from.is_none() {
+            next[0] = Some(1);
+        }
+        Ok(Self {
+            limits,
+            id: id.clone(),
+            session,
+            segments: known,
+            stretches: HashMap::new(),
+            wanted,
+            states: HashMap::new(),
+            completed: HashSet::new(),
+            next,
+            turns: HashMap::new(),
+            last: HashMap::new(),
+        })
+    }
+
+    fn record(&mut self, entry: RecordEntry) -> Result<CheckedRecord> {
+        let seq = entry.seq;
+        self.add(entry).map_err(|error| match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Internal => {
+                wrong(format!("record {seq}: {error}")).with_source(error)
+            }
+            _ => error,
+        })
+    }
+
+    fn add(&mut self, mut entry: RecordEntry) -> Result<CheckedRecord> {
+        let body: Body = entry.body.to()?;
+        // Written anew, so that no other spelling of it reads differently elsewhere.
+        let text = body.text()?;
+        if text.len() > self.limits.body {
+            return Err(Error::too_large(format!("record {} is larger than this store takes", entry.seq)));
+        }
+        entry.body = Json::trusted(text.clone());
+        let width = (body.events.len() as u64).max(1);
+        self.number(&entry, width)?;
+        shape(&entry, &body)?;
+        let contents = contents(&entry, &body)?;
+        let tip = match entry.kind {
+            RecordKind::Admin => Tip::EMPTY,
+            _ => self.grow(&entry, &body, &text, &contents, width)?,
+        };
+        let packed =
+            contents.iter().map(|(digest, artifact)| Ok((*digest, encode(Json::from_value(&**artifact)?.as_str())?)));
+        let contents = packed.collect::<Result<_>>()?;
+        entry.contents.clear();
+        Ok(CheckedRecord { width, tip, body: encode(&text)?, contents, entry })
+    }
+
+    /// Numbers have no gap in the session itself; of its origins there is only what its line needs.
+    fn number(&mut self, entry: &RecordEntry, width: u64) -> Result<()> {
+        let at = usize::try_from(entry.of).ok().filter(|of| *of < self.next.len());
+        let at = at.ok_or_else(|| wrong("it is of no session"))?;
+        let fits = match self.next[at] {
+            Some(next) if at == 0 => entry.seq == next,
+            Some(next) => entry.seq >= next,
+            None => entry.seq >= 1,
+        };
+        check(fits && entry.seq < i64::MAX as u64 - width, || "it is not where it should be in the log".to_owned())?;
+        // Origins come before what was forked off them.
+        check(self.next[..at].iter().all(Option::is_none), || "it comes too late".to_owned())?;
+        self.next[at] = Some(entry.seq + width);
+        Ok(())
+    }
+
+    /// Adds a record to the stretch it is in, and gives what it leaves behind.
+    fn grow(
+        &mut self,
+        entry: &RecordEntry,
+        body: &Body,
+        text: &str,
+        contents: &[(Digest, Arc<Artifact>)],
+        width: u64,
+    ) -> Result<Tip> {
+        let place = PlaceEntry { of: entry.of, segment: entry.segment, seq: entry.seq };
+        let mut stretch = match self.stretches.remove(&entry.segment) {
+            Some(stretch) => stretch,
+            None => self.open(entry)?,
+        };
+        check(stretch.of == entry.of && stretch.last < entry.seq, || "its stretch is not its own".to_owned())?;
+        stretch.last = entry.seq;
+        let before = self.follow(&stretch, entry)?;
+        let mut tip = tip_after(&before.tip, entry, body)?;
+        tip.digests.chain = chain_after(&before, text)?;
+        let state = added(before, entry, body, text, contents, &mut tip, width)?;
+        if let Some(custom) = state.custom.as_ref().filter(|_| body.custom.is_some()) {
+            let size = custom.as_str().len();
+            if size > self.limits.custom {
+                return Err(Error::too_large("its custom state is larger than this store takes"));
+            }
+            refuse_prefixed(&custom.node()?)?;
+        }
+        check(Some(tip.digests.state()) == entry.digest, || "the state after it has another digest".to_owned())?;
+        if self.wanted.contains(&place) {
+            self.states.insert(place, state.clone());
+        }
+        if let Some(turn) = entry.turn.filter(|_| entry.of == 0) {
+            self.last.insert(turn, place);
+            if self.session.open.iter().any(|open| open.begin == turn) {
+                self.states.insert(place, state.clone());
+            }
+        }
+        match (entry.kind, entry.turn.zip(entry.attempt)) {
+            (RecordKind::Begin | RecordKind::Step, Some((turn, attempt))) => {
+                stretch.turn = Some((turn, attempt, state))
+            }
+            (RecordKind::Void, _) => stretch.turn = None,
+            _ => (stretch.turn, stretch.settled) = (None, state),
+        }
+        if matches!(entry.kind, RecordKind::End | RecordKind::Edit) {
+            self.completed.insert(place);
+        }
+        self.stretches.insert(entry.segment, stretch);
+        Ok(tip)
+    }
+
+    /// A stretch begins where its parent is.
+    fn open(&self, entry: &RecordEntry) -> Result<Stretch> {
+        let segment = self.segments.get(&entry.segment).ok_or_else(|| wrong("it is in no stretch"))?;
+        let (settled, last) = match segment.parent {
+            None => (PointState::empty(self.id.clone()), 0),
+            Some(parent) => {
+                let state = self.states.get(&parent).ok_or_else(|| wrong("its stretch follows nothing"))?;
+                (state.clone(), parent.seq)
+            }
+        };
+        Ok(Stretch { of: segment.of, settled, turn: None, last })
+    }
+
+    /// The state a record follows, if it may follow it.
+    fn follow(&mut self, stretch: &Stretch, entry: &RecordEntry) -> Result<PointState> {
+        let out_of_turn = || wrong("it is out of turn");
+        let Some((turn, attempt)) = entry.turn.zip(entry.attempt) else {
+            check(stretch.turn.is_none(), || "a turn has not ended before it".to_owned())?;
+            return Ok(stretch.settled.clone());
+        };
+        let known = self.turns.entry((entry.of, turn)).or_insert((0, false));
+        check(!known.1, || "its turn has ended before it".to_owned())?;
+        if entry.kind == RecordKind::Begin {
+            let fits = stretch.turn.is_none() && attempt == known.0 + 1 && (attempt > 1 || turn == entry.seq);
+            known.0 = attempt;
+            return if fits { Ok(stretch.settled.clone()) } else { Err(out_of_turn()) };
+        }
+        known.1 = entry.kind == RecordKind::End || entry.kind == RecordKind::Void && is_final(entry)?;
+        match &stretch.turn {
+            Some((open, at, state)) if (*open, *at) == (turn, attempt) => Ok(state.clone()),
+            // A turn that lost its branch may end on a stretch of its own.
+            None if entry.kind == RecordKind::Void && known.0 > 0 && attempt >= known.0 => Ok(stretch.settled.clone()),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    /// Checks what refers to the whole.
+    fn done(
+        self,
+        records: &[CheckedRecord],
+        versions: &mut Vec<VersionEntry>,
+    ) -> Result<(HashMap<PlaceEntry, Tip>, HashMap<u64, PlaceEntry>)> {
+        let names: HashSet<_> = self.session.branches.iter().map(|HeadEntry { name, .. }| name).collect();
+        check(names.len() == self.session.branches.len() && names.iter().any(|name| name.is_main()), || {
+            "its branches are not those of a session".to_owned()
+        })?;
+        check(self.session.branches.iter().all(|branch| self.completed.contains(&branch.at)), || {
+            "a branch stands where nothing was completed".to_owned()
+        })?;
+        check(self.next.iter().all(Option::is_some), || "a session has no records".to_owned())?;
+        let open: HashSet<u64> = self.session.open.iter().map(|open| open.begin).collect();
+        let unfinished =
+            self.turns.iter().filter(|((of, _), (_, ended))| *of == 0 && !ended).map(|((_, turn), _)| *turn);
+        check(unfinished.collect::<HashSet<_>>() == open, || "a turn has neither ended nor is it open".to_owned())?;
+        for turn in &self.session.open {
+            let stretch =
+                turn.segment.map(|segment| self.stretches.get(&segment).and_then(|found| found.turn.as_ref()));
+            let stands = match stretch {
+                None => true,
+                Some(found) => {
+                    found.is_some_and(|(begin, attempt, _)| (*begin, *attempt) == (turn.begin, turn.attempt))
+                }
+            };
+            check(stands && self.states.contains_key(&turn.start), || format!("turn {} stands nowhere", turn.begin))?;
+        }
+        let mut ids = HashSet::new();
+        let twice = records.iter().filter_map(|record| record.entry.snapshot.as_ref()).any(|row| !ids.insert(row.id));
+        check(!twice, || "a snapshot is in it twice".to_owned())?;
+        check_versions(records, versions, &open)?;
+        let tips = self.states.into_iter().map(|(place, state)| (place, state.tip)).collect();
+        Ok((tips, self.last))
+    }
+}
+
+/// Whether a void ends its turn; one that was written because a writer was gone does not.
+fn is_final(entry: &RecordEntry) -> Result<bool> {
+    let body: Body = entry.body.to()?;
+    Ok(body.end.is_some_and(|end| end.status != EndBodyStatus::Lost))
+}
+
+/// Whether a record has what its kind has.
+fn shape(entry: &RecordEntry, body: &Body) -> Result<()> {
+    let in_turn = entry.turn.is_some() && entry.attempt.is_some_and(|attempt| attempt > 0) && entry.segment != 0;
+    let outside = entry.turn.is_none() && entry.attempt.is_none();
+    let end = body.end.as_ref().map(|end| end.status);
+    let fits = match entry.kind {
+        RecordKind::Begin => in_turn && body.begin.is_some() && end.is_none(),
+        RecordKind::Step => in_turn && body.begin.is_none() && end.is_none(),
+        RecordKind::End => in_turn && end == Some(EndBodyStatus::Completed),
+        RecordKind::Void => in_turn && end.is_some_and(|end| end != EndBodyStatus::Completed),
+        RecordKind::Edit => outside && entry.segment != 0 && body.begin.is_none() && end.is_none(),
+        RecordKind::Admin => outside && entry.segment == 0 && body.admin.is_some() && entry.snapshot.is_none(),
+    };
+    check(fits && (body.admin.is_none() || entry.kind == RecordKind::Admin), || {
+        "it does not hold what its kind holds".to_owned()
+    })?;
+    check(entry.snapshot.is_none() || entry.of == 0, || "it names a snapshot of another session".to_owned())?;
+    if let Some(snapshot) = &entry.snapshot {
+        let may_be = match snapshot.status {
+            SnapshotStatus::Completed => !matches!(entry.kind, RecordKind::Void | RecordKind::Begin),
+            SnapshotStatus::Failed | SnapshotStatus::Aborted => {
+                !matches!(entry.kind, RecordKind::End | RecordKind::Edit)
+            }
+            SnapshotStatus::Pending | SnapshotStatus::Expired => false,
+        };
+        check(may_be, || "its snapshot cannot have that status".to_owned())?;
+    }
+    let spliced = body.splice.iter().flat_map(|splice| &splice.messages);
+    for message in spliced.chain(body.events.iter().flat_map(|event| &event.messages)) {
+        let noted = message.clone().without_snapshot_id()? != *message;
+        check(!noted, || "a message has a note that is never kept".to_owned())?;
+    }
+    Ok(())
+}
+
+/// The artifacts a record puts, by digest: all of them, and no others.
+fn contents(entry: &RecordEntry, body: &Body) -> Result<Vec<(Digest, Arc<Artifact>)>> {
+    let mut found = Vec::new();
+    for artifact in &entry.contents {
+        artifact.check()?;
+        found.push((Digest::of_json(&Json::from_value(artifact)?)?, Arc::new(artifact.clone())));
+    }
+    let puts = body.artifacts.iter().filter_map(|change| match change {
+        ArtifactBody::Put(put) => Some((put.digest, put.name.clone())),
+        _ => None,
+    });
+    let given = found.iter().map(|(digest, artifact)| (*digest, artifact.name.clone()));
+    check(puts.eq(given), || "the artifacts it puts are not with it".to_owned())?;
+    Ok(found)
+}
+
+/// What a record leaves behind but for the digests.
+fn tip_after(base: &Tip, entry: &RecordEntry, body: &Body) -> Result<Tip> {
+    let mut tip = base.clone();
+    let messages = |count: usize| count as u64;
+    if let Some(splice) = &body.splice {
+        check(splice.keep <= tip.messages, || "it keeps more messages than there are".to_owned())?;
+        tip.messages = splice.keep + messages(splice.messages.len());
+    }
+    tip.messages += messages(body.events.iter().map(|event| event.messages.len()).sum());
+    match &body.custom {
+        None => {}
+        Some(CustomBody::Set(_) | CustomBody::Clear(_)) => (tip.patches, tip.patch_bytes) = (0, 0),
+        Some(CustomBody::Patch(patch)) => {
+            tip.patches += 1;
+            tip.patch_bytes += patch.as_str().len() as u64;
+            check(tip.patches <= MAX_PATCHES, || "its custom state was patched too often".to_owned())?;
+        }
+    }
+    tip.usage.add(&body.usage);
+    body.events.iter().filter_map(|event| event.usage.as_ref()).for_each(|usage| tip.usage.add(usage));
+    tip.turns += u64::from(entry.kind == RecordKind::End);
+    tip.index += u64::from(entry.event.is_some());
+    tip.schema = entry.schema;
+    Ok(tip)
+}
+
+/// The state after a record; its digests go into the tip.
+fn added(
+    before: PointState,
+    entry: &RecordEntry,
+    body: &Body,
+    text: &str,
+    contents: &[(Digest, Arc<Artifact>)],
+    tip: &mut Tip,
+    width: u64,
+) -> Result<PointState> {
+    let meta = RecordMeta {
+        num: 0,
+        seq: entry.seq,
+        segment: entry.segment,
+        kind: entry.kind,
+        turn: entry.turn,
+        attempt: entry.attempt.unwrap_or(0),
+        at: entry.at,
+        event: entry.event,
+        snapshot: None,
+        width,
+        tip: tip.clone(),
+    };
+    let mut fold = Fold::from(before);
+    fold.apply(&meta, text)?;
+    let mut state = fold.finish(|digest| {
+        let found = contents.iter().find(|(content, _)| *content == digest);
+        found.map(|(_, artifact)| artifact.clone()).ok_or_else(|| wrong("an artifact is missing"))
+    })?;
+    if body.custom.is_some() {
+        tip.digests.custom = state.custom.as_ref().map_or(Ok(Digest::ABSENT), Digest::of_json)?;
+    }
+    if !body.artifacts.is_empty() {
+        tip.digests.artifacts = state.artifacts_digest();
+    }
+    if body.view.is_some() {
+        let digest = |view: &Arc<crate::View>| Digest::of_json(&Json::from_value(&**view)?);
+        tip.digests.view = state.view.as_ref().map_or(Ok(Digest::ABSENT), digest)?;
+    }
+    state.tip = tip.clone();
+    Ok(state)
+}
+
+/// Each version must be of something that was put; those of turns that will not end get none.
+fn check_versions(records: &[CheckedRecord], versions: &mut Vec<VersionEntry>, open: &HashSet<u64>) -> Result<()> {
+    let mut put: HashMap<(u64, u64), &CheckedRecord> = HashMap::new();
+    for record in records {
+        put.insert((record.entry.of, record.entry.seq), record);
+    }
+    let of_open = |version: &VersionEntry| {
+        let turn = put.get(&(version.of, version.seq)).and_then(|record| record.entry.turn);
+        version.of == 0 && turn.is_some_and(|turn| open.contains(&turn))
+    };
+    versions.retain(|version| !of_open(version));
+    let mut seen = HashSet::new();
+    for version in versions.iter() {
+        let known = match put.get(&(version.of, version.seq)) {
+            Some(record) => record.contents.iter().any(|(digest, _)| *digest == version.digest),
+            // Off the line: it only counts.
+            None => version.of > 0,
+        };
+        let first = seen.insert((version.of, &version.name, version.version));
+        check(known && first && !version.name.is_empty(), || {
+            format!("version {} of {:?} is of nothing", version.version, version.name)
+        })?;
+    }
+    Ok(())
+}
