@@ -99,6 +99,7 @@ impl Serve {
 }
 
 async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> anyhow::Result<()> {
+    ops::raise_file_limit();
     let access = access::open(&config.access, &config.store)?;
     let asks = access.authority.asks();
     let opened = config.store.open(&config)?;

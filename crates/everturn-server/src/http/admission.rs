@@ -21,7 +21,7 @@ use crate::ops::{Gauge, Metrics, Refusal};
 const TURNS: [&str; 2] = ["/v1/agents/{agent}/turns", "/genkit/{name}"];
 
 /// How addresses end whose answers may take as long as a turn does.
-const WAITING: [&str; 3] = ["/stream", "/wait", "/waitForSnapshot"];
+const WAITING: [&str; 4] = ["/follow", "/stream", "/wait", "/waitForSnapshot"];
 
 /// What may go on at once.
 #[derive(Debug)]

@@ -9,4 +9,5 @@ mod turns;
 
 pub(crate) use health::{Health, watch};
 pub(crate) use metrics::{Answered, Gauge, Metrics, Refusal};
+pub(crate) use process::raise_file_limit;
 pub(crate) use telemetry::Telemetry;

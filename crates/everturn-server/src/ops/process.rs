@@ -13,3 +13,12 @@ pub(super) fn resident_bytes() -> Option<u64> {
 pub(super) fn open_files() -> Option<usize> {
     Some(fs::read_dir("/proc/self/fd").ok()?.count())
 }
+
+/// Lets this process have as many files as it may. Each connection is one, and the usual limit is for programs that know
+/// no better. Where it is not allowed, the limit stays.
+pub(crate) fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -175,6 +175,18 @@ fn one_connection_too_many_is_told_so_and_there_is_room_again_when_one_goes() {
 }
 
 #[test]
+fn a_server_takes_as_many_files_as_it_may_have() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_everturn"), "serve", "--demo"]);
+    command.args(["--addr", "127.0.0.1:0", "--store", "memory:"]);
+    let server = Server::spawn(dir.path(), command);
+    let many: Vec<_> = (0..100).map(|_| server.stream()).collect();
+    assert_eq!(server.request("GET", "/healthz", "", "").status, 200);
+    drop(many);
+}
+
+#[test]
 fn idle_connections_do_not_keep_a_server_from_stopping() {
     let dir = tempfile::tempdir().unwrap();
     let mut server = serve(dir.path(), "memory:", &["--drain", "60s"]);
