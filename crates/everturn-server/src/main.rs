@@ -3,7 +3,9 @@
 mod agents;
 mod auth;
 mod cli;
+mod config;
 mod http;
+mod ops;
 
 use std::process::ExitCode;
 

@@ -60,6 +60,24 @@ pub enum FinishReason {
     Unknown,
 }
 
+impl FinishReason {
+    /// Its name, as it is written in JSON and on spans.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Blocked => "blocked",
+            Self::Interrupted => "interrupted",
+            Self::Failed => "failed",
+            Self::Aborted => "aborted",
+            Self::Detached => "detached",
+            Self::Other => "other",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// What made a turn fail, as it is shown to clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnError {

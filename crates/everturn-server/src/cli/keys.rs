@@ -100,8 +100,9 @@ fn label(text: &str) -> Result<String, String> {
 }
 
 impl Keys {
-    pub(crate) fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
-        let file = key_file(self.keys.as_deref(), store);
+    /// `configured` is the file that a server with the same configuration asks.
+    pub(crate) fn run(self, store: &StoreSpec, configured: Option<PathBuf>, out: &mut dyn Write) -> anyhow::Result<()> {
+        let file = key_file(self.keys.or(configured).as_deref(), store);
         let file = file.context("a store in memory has no file of keys beside it: name one with --keys FILE")?;
         let now = SystemClock::new().now();
         match self.action {

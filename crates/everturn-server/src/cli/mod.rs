@@ -1,6 +1,7 @@
 //! What can be typed, one file per command.
 
 mod access;
+mod backup;
 mod demo;
 mod keys;
 mod serve;
@@ -10,14 +11,17 @@ mod transfer;
 mod tree;
 
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use keys::Keys;
 use serve::Serve;
-use store::StoreSpec;
+pub(crate) use store::StoreSpec;
 use terminal::Style;
 use transfer::{Export, Import};
+
+use crate::config::{Flags, Layers};
 
 /// Durable sessions for AI agents.
 ///
@@ -40,6 +44,7 @@ Examples:
   everturn keys create --user ann            make an API key; from then on the server asks for one
   everturn export echo tea -o tea.ndjson     write a session of the agent echo as a file
   everturn import tea.ndjson --fresh         bring it in, under an id of its own
+  everturn backup copy.db                    copy the store while servers use it
   everturn demo                              play a conversation in ./.everturn/sessions.db and draw its tree
   everturn demo --ascii | less               the same for a terminal without Unicode
 
@@ -56,15 +61,25 @@ enum Command {
     Export(Export),
     /// Bring a session in from such a file, all of it or nothing
     Import(Import),
+    /// Copy the store to a new file while servers go on using it
+    Backup {
+        /// The copy, which must not exist yet
+        #[arg(value_name = "FILE")]
+        to: PathBuf,
+    },
     /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept
     Demo,
 }
 
 #[derive(Debug, Args)]
 struct Options {
-    /// Where sessions are kept: sqlite:PATH (made when it is missing) or memory:
-    #[arg(long, value_name = "STORE", default_value = "sqlite:./.everturn/sessions.db", global = true)]
-    store: StoreSpec,
+    /// Where sessions are kept: sqlite:PATH (made when it is missing) or memory: [default:
+    /// sqlite:./.everturn/sessions.db, or what EVERTURN_STORE says]
+    #[arg(long, value_name = "STORE", global = true)]
+    store: Option<String>,
+    /// A file of settings in TOML; EVERTURN_CONFIG can name it, too
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
     /// Draw with ASCII only; also chosen when the locale is not UTF-8
     #[arg(long, global = true)]
     ascii: bool,
@@ -73,14 +88,33 @@ struct Options {
 impl Everturn {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         let style = Style::detect(self.options.ascii);
-        let store = &self.options.store;
-        match self.command.unwrap_or_else(|| Command::Serve(Serve::demo())) {
-            Command::Serve(serve) => serve.run(store, &mut io::stdout()).await,
-            Command::Keys(keys) => keys.run(store, &mut io::stdout()),
-            Command::Export(export) => export.run(store, &mut io::stdout()).await,
-            Command::Import(import) => import.run(store, &mut io::stdout()).await,
+        let command = self.command.unwrap_or_else(|| Command::Serve(Serve::demo()));
+        let layers = match &command {
+            Command::Serve(serve) => self.options.layers(serve.flags())?,
+            _ => self.options.layers(Flags::new())?,
+        };
+        let store: StoreSpec = layers.one("store")?;
+        match command {
+            Command::Serve(serve) => serve.run(layers, &mut io::stdout()).await,
+            Command::Keys(keys) => keys.run(&store, layers.maybe("keys")?, &mut io::stdout()),
+            Command::Export(export) => export.run(&store, &mut io::stdout()).await,
+            Command::Import(import) => import.run(&store, &mut io::stdout()).await,
+            Command::Backup { to } => backup::run(store.path()?, &to, &mut io::stdout()),
             Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
         }
+    }
+}
+
+impl Options {
+    /// All settings: from the file, the environment and these flags.
+    fn layers(&self, mut flags: Flags) -> anyhow::Result<Layers> {
+        if let Some(store) = &self.store {
+            flags.insert("store", vec![store.clone()]);
+        }
+        let variable = |name: &str| std::env::var(name).ok();
+        let named = || variable("EVERTURN_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let file = self.config.clone().or_else(named);
+        Layers::new(file.as_deref(), variable, &flags)
     }
 }
 
@@ -105,7 +139,7 @@ mod tests {
         for line in [&["everturn", "demo", "--ascii", "--store", "x"][..], &["everturn", "--store", "x", "--ascii"]] {
             let parsed = Everturn::try_parse_from(line).unwrap();
             assert!(parsed.options.ascii);
-            assert_eq!(parsed.options.store, StoreSpec::Sqlite("x".into()));
+            assert_eq!(parsed.options.store.as_deref(), Some("x"));
         }
     }
 }

@@ -3,67 +3,152 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Args;
-use everturn::store::Store;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use everturn::{Registry, Worker};
+use tokio_util::sync::CancellationToken;
 
-use super::access::AccessArgs;
-use super::store::StoreSpec;
+use super::access;
 use crate::agents;
-use crate::http::{Server, Settings};
+use crate::config::{Config, Flags, Layers, SETTINGS, Setting, Shape};
+use crate::http::{Operations, Server, Settings};
+use crate::ops::{self, Metrics, Telemetry};
 
-/// Seconds that turns in the background have when the server stops.
-const DRAIN: u64 = 10;
+const AFTER_HELP: &str = "\
+Every setting can also be given in a file (--config FILE: header_timeout = \"10s\") and in the environment
+(EVERTURN_HEADER_TIMEOUT=10s); the environment outdoes the file, and flags outdo both. Traces are exported where
+OTEL_EXPORTER_OTLP_ENDPOINT says.";
 
-/// How often turns are looked for whose server died.
-const LOOK: Duration = Duration::from_secs(2);
-
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Serve {
-    /// Where to listen; port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4100")]
-    addr: SocketAddr,
-    /// Host the demo agents: echo, echoClient, redact, asker
-    #[arg(long)]
-    demo: bool,
-    /// How many seconds turns in the background may take to end when the server is asked to stop; what is left is taken
-    /// over by the next server
-    #[arg(long, value_name = "SECONDS", default_value_t = DRAIN)]
-    drain: u64,
     #[command(flatten)]
-    access: AccessArgs,
+    given: Given,
+    /// Print what the server would be set to, as a file for --config, with where each value comes from
+    #[arg(long)]
+    print_config: bool,
+}
+
+/// The settings that were given as flags.
+#[derive(Debug, Clone, Default)]
+struct Given(Flags);
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |setting: &&Setting| matches.value_source(setting.flag) == Some(ValueSource::CommandLine);
+        let values =
+            |setting: &Setting| matches.get_many::<String>(setting.flag).unwrap_or_default().cloned().collect();
+        Ok(Self(SETTINGS.iter().filter(given).map(|setting| (setting.flag, values(setting))).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
+}
+
+impl Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command.args(SETTINGS.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let help = match (setting.shape, setting.default) {
+        (Shape::Switch, _) | (_, "") => setting.help.to_owned(),
+        (_, default) => format!("{} [default: {default}]", setting.help),
+    };
+    let argument = Arg::new(setting.flag).long(setting.flag).value_name(setting.value).help(help);
+    let argument = argument.help_heading(setting.group);
+    match setting.shape {
+        Shape::One => argument,
+        Shape::Many => argument.action(ArgAction::Append),
+        Shape::Switch => argument.num_args(0..=1).require_equals(true).default_missing_value("true"),
+    }
 }
 
 impl Serve {
     /// What `everturn` alone does.
     pub(crate) fn demo() -> Self {
-        Self { addr: SocketAddr::from(([127, 0, 0, 1], 4100)), demo: true, drain: DRAIN, access: AccessArgs::default() }
+        Self { given: Given(Flags::from([("demo", vec!["true".to_owned()])])), print_config: false }
     }
 
-    pub(crate) async fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
-        let access = self.access.open(store)?;
-        let asks = access.authority.asks();
-        let opened: Arc<dyn Store> = store.open()?;
-        let agents = if self.demo { agents::demo(&opened)? } else { Registry::new() };
-        let names: Vec<_> = agents.list().into_iter().map(|agent| agent.name.to_string()).collect();
-        let worker = Worker::start(agents.clone(), LOOK);
-        let server = Server::bind(Settings { addr: self.addr, access }, agents).await?;
-        let base = format!("http://{}", server.addr()?);
+    /// What was given as flags.
+    pub(crate) fn flags(&self) -> Flags {
+        self.given.0.clone()
+    }
+
+    pub(crate) async fn run(self, layers: Layers, out: &mut dyn Write) -> anyhow::Result<()> {
+        let config = Config::read(&layers)?;
+        if self.print_config {
+            write!(out, "{}", layers.to_toml())?;
+            return Ok(());
+        }
+        let metrics = Arc::new(Metrics::new());
+        let telemetry = Telemetry::start(&config, &metrics)?;
+        let served = serve(config, metrics, out).await;
+        telemetry.stop().await;
+        served
+    }
+}
+
+async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> anyhow::Result<()> {
+    ops::raise_file_limit();
+    let access = access::open(&config.access, &config.store)?;
+    let asks = access.authority.asks();
+    let opened = config.store.open(&config)?;
+    let (store, health) = ops::watch(opened.store, metrics.clone());
+    let agents = if config.demo { agents::demo(&store)? } else { Registry::new() };
+    let names: Vec<_> = agents.list().into_iter().map(|agent| agent.name.to_string()).collect();
+    let worker = Worker::start(agents.clone(), config.recovery_poll);
+    let operations = Operations { metrics, health, sqlite: opened.sqlite, stopping: CancellationToken::new() };
+    let Config { addr, metrics_addr, limits, drain, .. } = config;
+    let server = Server::bind(Settings { addr, metrics_addr, access, limits, drain, operations }, agents).await?;
+    let banner =
+        Banner { addr: server.addr()?, metrics: server.metrics_addr()?, store: config.store.to_string(), asks };
+    banner.write(&names, out)?;
+    server.serve(stop_signal()?).await;
+    let left = worker.shutdown(drain).await;
+    if left > 0 {
+        writeln!(out, "{left} invocations were still at work: the next server takes them over")?;
+    }
+    drop(store);
+    writeln!(out, "stopped")?;
+    Ok(())
+}
+
+/// What is said when the server listens.
+struct Banner {
+    addr: SocketAddr,
+    metrics: Option<SocketAddr>,
+    store: String,
+    asks: bool,
+}
+
+impl Banner {
+    fn write(&self, agents: &[String], out: &mut dyn Write) -> anyhow::Result<()> {
+        let base = format!("http://{}", self.addr);
         writeln!(out, "everturn listens on {base}")?;
-        writeln!(out, "  sessions are kept in {store}")?;
-        let whom = if asks { "whoever has a key" } else { "everybody on this machine" };
+        writeln!(out, "  sessions are kept in {}", self.store)?;
+        let whom = if self.asks { "whoever has a key" } else { "everybody on this machine" };
         writeln!(out, "  {whom} is let in")?;
-        for name in &names {
+        if let Some(addr) = self.metrics {
+            writeln!(out, "  metrics are at http://{addr}/metrics")?;
+        }
+        for name in agents {
             writeln!(out, "  agent {name:<12} {base}/genkit/{name}")?;
         }
-        if names.is_empty() {
+        if agents.is_empty() {
             writeln!(out, "  no agents are hosted: --demo hosts some")?;
         } else {
             writeln!(out, "try it:")?;
-            let key = if asks { " -H \"Authorization: Bearer $KEY\"" } else { "" };
+            let key = if self.asks { " -H \"Authorization: Bearer $KEY\"" } else { "" };
             writeln!(
                 out,
                 "  curl {base}/genkit/echo{key} -H 'Content-Type: application/json' \\\n    -d '{{\"data\":{{\"message\":{{\"role\":\"user\",\"content\":[{{\"text\":\"hi\"}}]}}}}}}'"
@@ -71,13 +156,6 @@ impl Serve {
         }
         writeln!(out, "Ctrl-C stops it; nothing that was acknowledged is lost")?;
         out.flush()?;
-        server.serve(stop_signal()?).await?;
-        let left = worker.shutdown(Duration::from_secs(self.drain)).await;
-        if left > 0 {
-            writeln!(out, "{left} invocations were still at work: the next server takes them over")?;
-        }
-        drop(opened);
-        writeln!(out, "stopped")?;
         Ok(())
     }
 }

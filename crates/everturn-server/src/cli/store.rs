@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use everturn::store::{Limits, MemoryOptions, SqliteOptions, Store};
+use everturn::store::{Limits, MemoryOptions, SqliteOptions, SqliteStore, Store};
+
+use crate::config::Config;
 
 /// A store by its name: `sqlite:PATH`, `memory:`, or a path alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,11 +23,25 @@ fn limits() -> Limits {
     limits
 }
 
+/// A store that is open, and the same again where it has numbers to tell.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) sqlite: Option<SqliteStore>,
+}
+
 impl StoreSpec {
-    pub(crate) fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
+    pub(crate) fn open(&self, config: &Config) -> anyhow::Result<Opened> {
+        let (cache, poll, grace) = (config.store_cache.0, config.store_poll, config.stream_grace);
         Ok(match self {
-            Self::Sqlite(path) => Arc::new(SqliteOptions::new(path).limits(limits()).open()?),
-            Self::Memory => Arc::new(MemoryOptions::new().limits(limits()).build()),
+            Self::Sqlite(path) => {
+                let options = SqliteOptions::new(path).limits(limits()).cache_bytes(cache).poll(poll);
+                let store = options.stream_grace(grace).open()?;
+                Opened { store: Arc::new(store.clone()), sqlite: Some(store) }
+            }
+            Self::Memory => {
+                let options = MemoryOptions::new().limits(limits()).cache_bytes(cache).poll(poll);
+                Opened { store: Arc::new(options.stream_grace(grace).build()), sqlite: None }
+            }
         })
     }
 

@@ -1,11 +1,9 @@
-//! Bodies of requests: JSON, UTF-8, and not too large.
+//! Bodies of requests: JSON, UTF-8, not too large, and in time.
 
-use axum::body::Bytes;
-use axum::extract::{FromRequest as _, Request};
+use axum::extract::Request;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse as _;
 
-use super::server::MAX_BODY;
+use super::limits;
 
 /// A body that is not taken, and why.
 #[derive(Debug)]
@@ -28,20 +26,26 @@ pub(super) async fn json_text(request: Request) -> Result<String, Refused> {
         let why = "send JSON, with the content type application/json";
         return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
+    let most = limits::of(&request).body;
     let too_large = || {
-        let why = format!("the body is larger than the limit of {MAX_BODY} bytes: send less");
+        let why = format!("the body is larger than the limit of {most} bytes: send less");
         Refused::new(StatusCode::PAYLOAD_TOO_LARGE, why)
     };
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     // Said before it is sent, it is refused before it is read.
-    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > MAX_BODY as u64) {
+    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
         return Err(too_large());
     }
-    let bytes =
-        Bytes::from_request(request, &()).await.map_err(|rejected| match rejected.into_response().status() {
-            StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-            status => Refused::new(status, "the body could not be read to its end"),
-        })?;
+    let bytes = axum::body::to_bytes(request.into_body(), most).await.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        if limits::is_too_slow(&error) {
+            Refused::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string())
+        } else if source.is_some_and(|source| source.to_string().contains("length limit")) {
+            too_large()
+        } else {
+            Refused::new(StatusCode::BAD_REQUEST, "the body could not be read to its end")
+        }
+    })?;
     String::from_utf8(bytes.into())
         .map_err(|_| Refused::new(StatusCode::BAD_REQUEST, "the body is not JSON: it is not UTF-8"))
 }

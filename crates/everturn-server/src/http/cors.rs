@@ -15,9 +15,10 @@ use super::guard::only;
 use super::{Access, Origin};
 
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE");
-const SENT: HeaderValue =
-    HeaderValue::from_static("accept, authorization, content-type, idempotency-key, if-match, last-event-id");
-const SHOWN: HeaderValue = HeaderValue::from_static("etag, retry-after, www-authenticate");
+const SENT: HeaderValue = HeaderValue::from_static(
+    "accept, authorization, content-type, idempotency-key, if-match, last-event-id, traceparent, x-request-id",
+);
+const SHOWN: HeaderValue = HeaderValue::from_static("etag, retry-after, www-authenticate, x-request-id");
 const SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 /// Tells browsers which pages may read the answers. There are no cookies, so none are ever allowed along.

@@ -12,8 +12,9 @@ use axum::response::{IntoResponse as _, Response};
 
 use super::Access;
 use super::guard::only;
+use super::observe::Seen;
+use super::operations::OPEN;
 use super::problem::Problem;
-use super::server::HEALTH;
 use crate::auth::{Identity, Refusal, Right};
 
 /// Gives the request its [`Identity`], or answers it. Strangers get the same answer wherever they knock.
@@ -23,11 +24,14 @@ pub(super) async fn identify(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if request.uri().path() == HEALTH {
+    if OPEN.contains(&request.uri().path()) {
         return next.run(request).await;
     }
     match access.authority.identify(bearer(request.headers()), peer.ip()) {
         Ok(identity) => {
+            if let Some(seen) = request.extensions().get::<Seen>() {
+                seen.key(&identity.key);
+            }
             request.extensions_mut().insert(identity);
             next.run(request).await
         }

@@ -1,15 +1,23 @@
 //! Everturn over HTTP.
 
 mod access;
+mod admission;
 mod body;
+mod connections;
 mod cors;
 mod genkit;
 mod guard;
 mod headers;
+mod held;
 mod identify;
+mod limits;
+mod observe;
+mod operations;
+mod pace;
 mod problem;
 mod server;
 mod v1;
 
 pub(crate) use access::{Access, Origin};
+pub(crate) use operations::Operations;
 pub(crate) use server::{Server, Settings};

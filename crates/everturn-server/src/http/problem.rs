@@ -1,7 +1,8 @@
 //! Errors as clients of Genkit know them: a status in capitals, a message, details.
 
 use axum::Json;
-use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everturn::{Error, TurnError};
 
@@ -72,6 +73,11 @@ impl From<Error> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.http(), Json(self.error)).into_response()
+        let code = self.http();
+        let mut response = (code, Json(self.error)).into_response();
+        if code == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }

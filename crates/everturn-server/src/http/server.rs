@@ -9,53 +9,70 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::get;
 use axum::{Extension, Router};
 use everturn::Registry;
 use tokio::net::TcpListener;
-use tokio_util::sync::CancellationToken;
 
+use super::admission::{Admission, admit};
+use super::connections::{self, Listening};
+use super::operations::{self, Operations};
 use super::problem::Problem;
-use super::{Access, cors, genkit, guard, headers, identify, v1};
-
-/// The one route that anybody may ask.
-pub(super) const HEALTH: &str = "/healthz";
-
-/// The largest body that is taken.
-pub(super) const MAX_BODY: usize = 16 << 20;
-
-/// How long turns that run may go on after the server was asked to stop.
-const DRAIN: Duration = Duration::from_secs(10);
+use super::{Access, cors, genkit, guard, headers, identify, limits, observe, v1};
+use crate::config::Limits;
+use crate::ops::Gauge;
 
 /// Where a server listens, and to whom.
-#[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) addr: SocketAddr,
+    pub(crate) metrics_addr: Option<SocketAddr>,
     pub(crate) access: Access,
+    pub(crate) limits: Limits,
+    /// How long requests may go on after the server was asked to stop.
+    pub(crate) drain: Duration,
+    pub(crate) operations: Operations,
 }
 
 /// A server that listens.
 pub(crate) struct Server {
     listener: TcpListener,
     router: Router,
-    stopping: CancellationToken,
+    listening: Arc<Listening>,
+    metrics: Option<(TcpListener, Router, Arc<Listening>)>,
+    drain: Duration,
+}
+
+async fn bind(addr: SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(addr)
+        .await
+        .with_context(|| format!("cannot listen on {addr}: choose another port with {option}, or 0 for any free one"))
 }
 
 impl Server {
     /// Takes the port.
     pub(crate) async fn bind(settings: Settings, agents: Registry) -> anyhow::Result<Self> {
-        let Settings { addr, access } = settings;
+        let Settings { addr, metrics_addr, access, limits, drain, operations } = settings;
         anyhow::ensure!(
             addr.ip().is_loopback() || access.authority.knows_somebody(),
             "{addr} can be reached from other machines, and there is no valid key to tell who is who: make one with \
              `everturn keys create --user NAME`, give --keys FILE or --jwt-key FILE, or listen on 127.0.0.1"
         );
-        let listener = TcpListener::bind(addr).await.with_context(|| {
-            format!("cannot listen on {addr}: choose another port with --addr, or 0 for any free one")
-        })?;
-        let stopping = CancellationToken::new();
-        let router = router(agents, access).layer(Extension(v1::Streams::until(stopping.clone())));
-        Ok(Self { listener, router, stopping })
+        let listener = bind(addr, "--addr").await?;
+        let (limits, operations) = (Arc::new(limits), Arc::new(operations));
+        let listening = |open: Arc<Gauge>| {
+            let (limits, metrics) = (limits.clone(), operations.metrics.clone());
+            Arc::new(Listening { limits, metrics, open, stop: operations.stopping.clone() })
+        };
+        let metrics = match metrics_addr {
+            None => None,
+            Some(addr) => {
+                let router = operations::open_routes(operations.clone()).layer(from_fn(guard::local));
+                let router = router.layer(from_fn(headers::secure));
+                Some((bind(addr, "--metrics-addr").await?, router, listening(Arc::default())))
+            }
+        };
+        let listening = listening(operations.metrics.connections.clone());
+        let router = router(agents, access, limits.clone(), operations);
+        Ok(Self { listener, router, listening, metrics, drain })
     }
 
     /// Where it listens.
@@ -63,39 +80,48 @@ impl Server {
         Ok(self.listener.local_addr()?)
     }
 
-    /// Serves until it is asked to stop, then lets running turns end for a while.
-    pub(crate) async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> anyhow::Result<()> {
-        let stopping = self.stopping.clone();
+    /// Where it tells how it is doing, if that has a port of its own.
+    pub(crate) fn metrics_addr(&self) -> anyhow::Result<Option<SocketAddr>> {
+        Ok(self.metrics.as_ref().map(|(listener, ..)| listener.local_addr()).transpose()?)
+    }
+
+    /// Serves until it is asked to stop, then lets running requests end for a while.
+    pub(crate) async fn serve(self, stop: impl Future<Output = ()> + Send + 'static) {
+        let Self { listener, router, listening, metrics, drain } = self;
+        let stopping = listening.stop.clone();
         let asked = stopping.clone();
-        let graceful = async move {
+        tokio::spawn(async move {
             stop.await;
             asked.cancel();
-        };
-        let service = self.router.into_make_service_with_connect_info::<SocketAddr>();
-        let served = axum::serve(self.listener, service).with_graceful_shutdown(graceful).into_future();
-        tokio::pin!(served);
+        });
+        if let Some((listener, router, listening)) = metrics {
+            tokio::spawn(connections::serve(listener, router, listening));
+        }
+        let mut served = std::pin::pin!(connections::serve(listener, router, listening));
         tokio::select! {
-            done = &mut served => return Ok(done?),
+            () = &mut served => return,
             () = stopping.cancelled() => {}
         }
-        match tokio::time::timeout(DRAIN, served).await {
-            Ok(done) => Ok(done?),
-            Err(_) => {
-                tracing::warn!("turns were still running when the server stopped; they are aborted");
-                Ok(())
-            }
+        if tokio::time::timeout(drain, served).await.is_err() {
+            tracing::warn!("requests were still running when the server stopped; their turns are aborted");
         }
     }
 }
 
-fn router(agents: Registry, access: Access) -> Router {
+fn router(agents: Registry, access: Access, limits: Arc<Limits>, operations: Arc<Operations>) -> Router {
+    let metrics = operations.metrics.clone();
+    let stopping = v1::Stopping::from(operations.stopping.clone());
+    let admission = Arc::new(Admission::new(&limits, metrics.clone()));
     let routes = Router::new()
-        .route(HEALTH, get(|| async { "ok" }))
+        .merge(operations::routes(operations))
         .nest("/genkit", genkit::routes(agents.clone()))
         .merge(v1::routes(agents))
         .fallback(|| async { Problem::not_found("there is nothing at this address") })
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_BODY));
+        .layer(from_fn_with_state(admission, admit))
+        .layer(from_fn(observe::note_route))
+        .layer(Extension(stopping))
+        .layer(DefaultBodyLimit::max(limits.body));
     let access = Arc::new(access);
     // Around all routes as one: on a router of routes, axum adds `Allow` outside the layers, and a stranger's 401 would
     // tell which addresses there are.
@@ -105,6 +131,8 @@ fn router(agents: Registry, access: Access) -> Router {
         .layer(from_fn_with_state(access.clone(), cors::cors))
         .layer(from_fn_with_state(access, guard::guard))
         .layer(from_fn(headers::secure))
+        .layer(from_fn_with_state(limits, limits::limit))
+        .layer(from_fn_with_state(metrics, observe::observe))
 }
 
 async fn method_not_allowed() -> Response {

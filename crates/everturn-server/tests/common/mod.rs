@@ -34,10 +34,15 @@ impl Server {
 
     /// The same with options of one's own, the address among them.
     pub(crate) fn start_with(dir: &Path, store: &str, options: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_everturn"));
+        command.args(["serve", "--demo", "--store", store]).args(options);
+        Self::spawn(dir, command)
+    }
+
+    /// The same by a command of one's own.
+    pub(crate) fn spawn(dir: &Path, mut command: Command) -> Self {
         let log = |name| File::create(dir.join(name)).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_everturn"))
-            .args(["serve", "--demo", "--store", store])
-            .args(options)
+        let child = command
             .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(log("stdout"))
@@ -63,7 +68,7 @@ impl Server {
         }
     }
 
-    fn log(&self, name: &str) -> String {
+    pub(crate) fn log(&self, name: &str) -> String {
         fs::read(self.dir.join(name))
             .map_or_else(|e| e.to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -124,8 +129,11 @@ impl Server {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        // The time is no part of what was answered.
-        let timeless = |line: &&str| !line.to_ascii_lowercase().starts_with("date:");
+        // The time and the request's id are no part of what was answered.
+        let timeless = |line: &&str| {
+            let line = line.to_ascii_lowercase();
+            !line.starts_with("date:") && !line.starts_with("x-request-id:")
+        };
         let head: Vec<&str> = head.lines().filter(timeless).collect();
         let headers = head.iter().skip(1).map(|line| line.to_ascii_lowercase()).collect();
         Answer { status, headers, head: head.join("\r\n"), body: body.to_owned() }

@@ -293,6 +293,8 @@ impl Run {
         let span = tracing::info_span!(
             "sessionFlow/turn",
             otel.name = format!("sessionFlow/turn/{}", place.turn_index),
+            "everturn.agent" = %self.def.name,
+            "everturn.finish_reason" = tracing::field::Empty,
             "everturn.session" = %session,
             "everturn.invocation" = %self.invocation,
             "everturn.turn_index" = place.turn_index,

@@ -266,6 +266,7 @@ impl Run {
     }
 
     fn note_end(&self, span: &tracing::Span, ended: &Ended) {
+        span.record("everturn.finish_reason", ended.reason.name());
         if let Some(error) = &ended.error {
             span.record("otel.status_code", "ERROR");
             span.record("otel.status_description", bounded(&error.message));

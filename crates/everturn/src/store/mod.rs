@@ -40,7 +40,7 @@ use async_trait::async_trait;
 pub use memory::{MemoryOptions, MemoryStore};
 pub use request::*;
 #[cfg(feature = "sqlite")]
-pub use sqlite::{Durability, SqliteOptions, SqliteStore};
+pub use sqlite::{Durability, SqliteOptions, SqliteStats, SqliteStore};
 
 use crate::event::Event;
 use crate::session::{SessionKey, SessionRecord};

@@ -11,9 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::problem::Problem;
 use crate::http::body::json_text;
+use crate::http::limits::page;
 
-/// The most items a page may have, and how many it has unless the query says.
-pub(super) const MAX_PAGE: usize = 100;
+/// How many items a page has unless the query says.
 const PAGE: usize = 50;
 
 /// The ids in the path.
@@ -85,10 +85,11 @@ pub(super) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer
 
 /// How many items a page shall have.
 pub(super) fn limit(asked: Option<usize>) -> Result<usize, Problem> {
+    let most = page();
     match asked {
-        None => Ok(PAGE),
-        Some(limit) if (1..=MAX_PAGE).contains(&limit) => Ok(limit),
-        Some(_) => Err(Problem::invalid(format!("`limit` is from 1 to {MAX_PAGE}: use `cursor` to read on"))),
+        None => Ok(PAGE.min(most)),
+        Some(limit) if (1..=most).contains(&limit) => Ok(limit),
+        Some(_) => Err(Problem::invalid(format!("`limit` is from 1 to {most}: use `cursor` to read on"))),
     }
 }
 

@@ -11,8 +11,8 @@ use super::extract::{Asked, In};
 use super::frames::{Frames, respond};
 use super::problem::Problem;
 use super::sessions::SessionPath;
+use super::stopping::Stopping;
 use super::stream::last_seen;
-use super::streams::Streams;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -75,7 +75,7 @@ pub(super) async fn follow(
     own: Own,
     In(path): In<SessionPath>,
     Asked(query): Asked<FollowQuery>,
-    streams: Streams,
+    stopping: Stopping,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let asked = query.after.map(|text| text.parse::<Position>());
@@ -83,12 +83,10 @@ pub(super) async fn follow(
     let after = last_seen(&headers)?.or(asked);
     let feed = own.sessions()?.feed(&path.session, after).await?;
     let bodies = if own.sees_raw() { Bodies::Shown } else { Bodies::Hidden };
-    let open = streams.open()?;
-    let stopping = open.stopping.clone();
-    Ok(respond(open, move |frames| async move {
+    Ok(respond(move |frames| async move {
         tokio::select! {
             done = tell(feed, frames, bodies) => done,
-            () = stopping.cancelled() => Ok(()),
+            () = stopping.asked() => Ok(()),
         }
     }))
 }

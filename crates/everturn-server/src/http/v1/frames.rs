@@ -12,7 +12,6 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 
 use super::problem::Problem;
-use super::streams::Open;
 
 /// Frames that may wait for the network.
 const QUEUED: usize = 64;
@@ -41,7 +40,7 @@ fn frame<T: Serialize>(name: &str, id: Option<Position>, data: &T) -> Result<Str
 
 /// A stream of what the work sends. Whatever happens to the work, the stream's last event says how it ended; when the
 /// reader goes away the work is dropped.
-pub(super) fn respond<F, W>(open: Open, work: F) -> Response
+pub(super) fn respond<F, W>(work: F) -> Response
 where
     F: FnOnce(Frames) -> W,
     W: Future<Output = Result<(), Problem>> + Send + 'static,
@@ -65,12 +64,12 @@ where
         };
         let _ = Frames(sender).send("error", None, &problem).await;
     });
-    let body = unfold((queue, open), |(mut queue, open)| async {
+    let body = unfold(queue, |mut queue| async {
         let frame = match tokio::time::timeout(SILENCE, queue.recv()).await {
             Ok(frame) => frame?,
             Err(_) => ":\n\n".to_owned(),
         };
-        Some((Ok::<_, Infallible>(frame), (queue, open)))
+        Some((Ok::<_, Infallible>(frame), queue))
     });
     ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
 }

@@ -19,10 +19,10 @@ mod reference;
 mod scopes;
 mod sessions;
 mod snapshots;
+mod stopping;
 #[cfg(test)]
 mod strangers;
 mod stream;
-mod streams;
 mod transfer;
 mod tree;
 mod turns;
@@ -41,7 +41,7 @@ use utoipa_axum::routes;
 
 use problem::Problem;
 use reference::Reference;
-pub(super) use streams::Streams;
+pub(super) use stopping::Stopping;
 
 /// The routes below `/v1`.
 pub(super) fn routes(agents: Registry) -> Router {

@@ -98,6 +98,7 @@ impl From<Refused> for Problem {
         let code = match refused.status {
             StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported_media_type",
             StatusCode::PAYLOAD_TOO_LARGE => ErrorKind::TooLarge.name(),
+            StatusCode::REQUEST_TIMEOUT => "timeout",
             _ => ErrorKind::Invalid.name(),
         };
         Self::new(refused.status, code, refused.why)

@@ -11,7 +11,6 @@ use super::extract::{In, header};
 use super::frames::{Frames, respond};
 use super::output::{Answer, WithState};
 use super::problem::Problem;
-use super::streams::{Open, Streams};
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -28,13 +27,12 @@ struct Begun {
 
 /// A turn that runs and whose stream is kept: what is sent is what is kept, so that its positions are.
 pub(super) fn live(
-    open: Open,
     mut connection: Connection,
     ticket: Ticket,
     mut following: Following,
     with_state: WithState,
 ) -> Response {
-    respond(open, move |frames| async move {
+    respond(move |frames| async move {
         let Ticket { turn, session, snapshot_id, .. } = ticket;
         let invocation_id = connection.invocation_id().clone();
         frames.send("begun", None, &Begun { session_id: session, invocation_id, turn, snapshot_id }).await?;
@@ -56,8 +54,8 @@ pub(super) fn live(
 }
 
 /// A turn that runs and whose stream is not kept: it cannot be followed again, and ends when its reader goes.
-pub(super) fn unkept(open: Open, mut connection: Connection, with_state: WithState) -> Response {
-    respond(open, move |frames| async move {
+pub(super) fn unkept(mut connection: Connection, with_state: WithState) -> Response {
+    respond(move |frames| async move {
         while let Some(chunk) = connection.receive().await {
             frames.send("chunk", None, &chunk).await?;
         }
@@ -67,9 +65,9 @@ pub(super) fn unkept(open: Open, mut connection: Connection, with_state: WithSta
 }
 
 /// A turn that has nothing more to say: it went to the background, or had ended before under the same key.
-pub(super) fn ended(open: Open, output: Output, with_state: WithState) -> Result<Response, Problem> {
+pub(super) fn ended(output: Output, with_state: WithState) -> Result<Response, Problem> {
     let answer = Answer::new(output, with_state);
-    Ok(respond(open, move |frames| async move { frames.send("output", None, &answer).await }))
+    Ok(respond(move |frames| async move { frames.send("output", None, &answer).await }))
 }
 
 /// A snapshot.
@@ -110,14 +108,9 @@ pub(super) struct TurnPath {
         (status = SERVICE_UNAVAILABLE, body = Problem),
     )
 )]
-pub(super) async fn of_snapshot(
-    own: Own,
-    In(path): In<SnapshotPath>,
-    streams: Streams,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub(super) async fn of_snapshot(own: Own, In(path): In<SnapshotPath>, headers: HeaderMap) -> Result<Response, Problem> {
     let following = own.agent.follow(path.snapshot, last_seen(&headers)?).await?;
-    Ok(respond(streams.open()?, move |frames| follow(following, frames)))
+    Ok(respond(move |frames| follow(following, frames)))
 }
 
 /// Follows a turn, from its beginning or after `Last-Event-ID`.
@@ -130,14 +123,9 @@ pub(super) async fn of_snapshot(
         (status = SERVICE_UNAVAILABLE, body = Problem),
     )
 )]
-pub(super) async fn of_turn(
-    own: Own,
-    In(path): In<TurnPath>,
-    streams: Streams,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub(super) async fn of_turn(own: Own, In(path): In<TurnPath>, headers: HeaderMap) -> Result<Response, Problem> {
     let following = own.agent.follow_turn(path.turn, last_seen(&headers)?).await?;
-    Ok(respond(streams.open()?, move |frames| follow(following, frames)))
+    Ok(respond(move |frames| follow(following, frames)))
 }
 
 async fn follow(mut following: Following, frames: Frames) -> Result<(), Problem> {

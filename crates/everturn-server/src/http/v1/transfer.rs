@@ -18,7 +18,6 @@ use super::caller::Own;
 use super::extract::{Asked, In, unconditional};
 use super::problem::Problem;
 use super::sessions::{SessionPath, created};
-use super::streams::{Open, Streams};
 use crate::http::server::MAX_BODY;
 
 /// One line of JSON after the other.
@@ -35,14 +34,13 @@ const LINES: &str = "application/x-ndjson";
         (status = SERVICE_UNAVAILABLE, body = Problem),
     )
 )]
-pub(super) async fn export(own: Own, In(path): In<SessionPath>, streams: Streams) -> Result<Response, Problem> {
+pub(super) async fn export(own: Own, In(path): In<SessionPath>) -> Result<Response, Problem> {
     let mut exporter = own.raw_sessions()?.export(&path.session).await?;
-    let open = streams.open()?;
     // Whatever is wrong with the session as a whole is told before anything is answered.
     let first = exporter.next().await?.unwrap_or_default();
-    let rest = try_unfold((exporter, open), |(mut exporter, open): (Exporter, Open)| async {
+    let rest = try_unfold(exporter, |mut exporter: Exporter| async {
         let next = exporter.next().await.inspect_err(|error| tracing::warn!(%error, "an export broke off"))?;
-        Ok::<_, everturn::Error>(next.map(|piece| (piece, (exporter, open))))
+        Ok::<_, everturn::Error>(next.map(|piece| (piece, exporter)))
     });
     let body = futures_util::stream::once(async { Ok(first) }).chain(rest);
     let name = disposition(&format!("{}.ndjson", path.session));

@@ -18,7 +18,6 @@ use super::extract::{Asked, Sent, etag, given, given_object, header, if_match, o
 use super::output::{Answer, WithState};
 use super::problem::Problem;
 use super::stream;
-use super::streams::Streams;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -145,7 +144,6 @@ pub(super) struct TurnQuery {
 pub(super) async fn run(
     own: Own,
     Asked(query): Asked<TurnQuery>,
-    streams: Streams,
     headers: HeaderMap,
     Sent(request): Sent<TurnRequest>,
 ) -> Result<Response, Problem> {
@@ -163,8 +161,6 @@ pub(super) async fn run(
     let streaming = headers.get_all(header::ACCEPT).iter().any(|accept| {
         accept.to_str().is_ok_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/event-stream")))
     });
-    // Before anything runs: a turn that nobody can be told of must not begin.
-    let open = streaming.then(|| streams.open()).transpose()?;
     init.keep_stream = streaming && managed == StateManagement::Server;
     let condition = Condition::of(&init);
     let detach = input.detach;
@@ -172,18 +168,20 @@ pub(super) async fn run(
         Ok(connection) => connection,
         Err(error) => return Err(condition.told(&own, error).await),
     };
-    let Some(open) = open else { return plain(&own, connection, with_state, &condition).await };
+    if !streaming {
+        return plain(&own, connection, with_state, &condition).await;
+    }
     match managed {
-        StateManagement::Client => Ok(stream::unkept(open, connection, with_state)),
+        StateManagement::Client => Ok(stream::unkept(connection, with_state)),
         StateManagement::Server if detach => {
-            stream::ended(open, plain_output(&own, connection, &condition).await?, with_state)
+            stream::ended(plain_output(&own, connection, &condition).await?, with_state)
         }
         StateManagement::Server => match connection.begun().await {
             Some(ticket) => {
                 let following = own.agent.follow_turn(ticket.turn, None).await?;
-                Ok(stream::live(open, connection, ticket, following, with_state))
+                Ok(stream::live(connection, ticket, following, with_state))
             }
-            None => stream::ended(open, plain_output(&own, connection, &condition).await?, with_state),
+            None => stream::ended(plain_output(&own, connection, &condition).await?, with_state),
         },
     }
 }

@@ -4,6 +4,7 @@
 //! last turn left here, and a state written by another process is caught up with, not added up anew.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -17,7 +18,20 @@ use crate::state::PointState;
 const POINTS: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct StateCache(Cache<u64, Session, ByWeight>);
+pub(crate) struct StateCache {
+    sessions: Cache<u64, Session, ByWeight>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// What a cache holds, and how often it was of use.
+#[cfg(feature = "sqlite")]
+pub(crate) struct CacheStats {
+    pub(crate) sessions: u64,
+    pub(crate) bytes: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+}
 
 /// A session's states, and what they weighed when they were put here: the cache must find the same weight again.
 #[derive(Clone, Debug, Default)]
@@ -58,20 +72,39 @@ impl StateCache {
         let built = options.map(|options| {
             Cache::with_options(options, weighter.clone(), DefaultHashBuilder::default(), DefaultLifecycle::default())
         });
-        Self(built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter)))
+        let sessions = built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter));
+        Self { sessions, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            sessions: self.sessions.len() as u64,
+            bytes: self.sessions.weight(),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
     }
 
     /// The state at exactly this place.
     pub(crate) fn get(&self, place: Place) -> Option<PointState> {
-        let session = self.0.get(&place.num)?;
-        let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
-        points.iter().rev().find(|entry| entry.place == place).map(|entry| entry.state.clone())
+        let found = self.sessions.get(&place.num).and_then(|session| {
+            let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
+            points.iter().rev().find(|entry| entry.place == place).map(|entry| entry.state.clone())
+        });
+        self.hits.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        found
+    }
+
+    /// Counts a state that had to be added up.
+    pub(crate) fn missed(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The furthest settled state on a line, and what of the line is left after it.
     pub(crate) fn nearest(&self, line: &[Interval]) -> Option<(PointState, Vec<Interval>)> {
         for (i, interval) in line.iter().enumerate().rev() {
-            let Some(session) = self.0.get(&interval.num) else { continue };
+            let Some(session) = self.sessions.get(&interval.num) else { continue };
             let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             let on_line = points.iter().filter(|entry| {
                 let Place { segment, seq, .. } = entry.place;
@@ -87,7 +120,7 @@ impl StateCache {
     }
 
     pub(crate) fn put(&self, place: Place, settled: bool, state: PointState) {
-        let mut session = self.0.get(&place.num).unwrap_or_default();
+        let mut session = self.sessions.get(&place.num).unwrap_or_default();
         let weight = {
             let mut points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             points.retain(|entry| entry.place != place);
@@ -103,16 +136,16 @@ impl StateCache {
         let weight = weight.next_multiple_of((weight / 8).next_power_of_two());
         if session.weight != weight {
             session.weight = weight;
-            self.0.insert(place.num, session);
+            self.sessions.insert(place.num, session);
         }
     }
 
     pub(crate) fn forget(&self, num: u64) {
-        self.0.remove(&num);
+        self.sessions.remove(&num);
     }
 
     pub(crate) fn clear(&self) {
-        self.0.clear();
+        self.sessions.clear();
     }
 }
 

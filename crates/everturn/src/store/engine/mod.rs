@@ -47,6 +47,8 @@ pub(crate) use rules::{Ctx, Env};
 pub(crate) use streams::sweep_at_opening;
 pub(crate) use tables::*;
 
+#[cfg(feature = "sqlite")]
+pub(crate) use cache::CacheStats;
 use cache::StateCache;
 use fold::{fold, owned_by};
 use line::line;
@@ -163,6 +165,16 @@ impl<B: Backend> Engine<B> {
             queues: Queues::default(),
             tips: Mutex::default(),
         }))
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn backend(&self) -> &B {
+        &self.0.backend
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn cache_stats(&self) -> CacheStats {
+        self.0.cache.stats()
     }
 
     pub(crate) async fn delete(&self, key: &SessionKey) -> Result<bool> {
@@ -460,6 +472,7 @@ fn state_at(read: &dyn Read, cache: &StateCache, tree: u64, place: Place, settle
     if let Some(state) = cache.get(place) {
         return Ok(state);
     }
+    cache.missed();
     let whole = line(read, place)?;
     let owner = read.session(place.num)?.ok_or_else(|| Error::corrupt("a record belongs to no session"))?.key.id;
     let state = match cache.nearest(&whole) {

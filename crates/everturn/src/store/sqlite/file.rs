@@ -14,7 +14,7 @@ use super::{Durability, failure};
 use crate::{Error, Result};
 
 /// "EvTn": what marks a SQLite file as ours.
-const APPLICATION_ID: i32 = 0x4576_546e;
+pub(super) const APPLICATION_ID: i32 = 0x4576_546e;
 /// What the file's format is called; raised with each migration.
 const FORMAT: i32 = 2;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
@@ -245,7 +245,7 @@ impl StoreFile {
     }
 }
 
-fn foreign(path: &Path) -> Error {
+pub(super) fn foreign(path: &Path) -> Error {
     Error::invalid(format!(
         "{} is another program's database, not an Everturn store: name another file, it was not changed",
         path.display()

@@ -4,6 +4,7 @@
 //! one moves the log into the file in the background. Several processes may open the same file: they take turns by a
 //! lock around each batch, and no "database is locked" reaches a caller. `docs/format.md` says what is in the file.
 
+mod backup;
 mod change;
 mod checkpoint;
 mod codec;
@@ -15,6 +16,7 @@ mod readers;
 mod recent;
 mod rows;
 mod sql;
+mod stats;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -38,6 +40,8 @@ use owner::Owners;
 use readers::Readers;
 use sql::Sql;
 use writer::Writer;
+
+pub use stats::SqliteStats;
 
 /// What an acknowledged end or commit survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -212,6 +216,16 @@ impl SqliteStore {
     /// Opens a store with the default options.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         SqliteOptions::new(path).open()
+    }
+
+    /// What this store has done since it was opened here, and what it has at hand.
+    #[must_use]
+    pub fn stats(&self) -> SqliteStats {
+        let mut stats = self.0.backend().writer.stats();
+        let cache = self.0.cache_stats();
+        (stats.cached_sessions, stats.cached_bytes) = (cache.sessions, cache.bytes);
+        (stats.cache_hits, stats.cache_misses) = (cache.hits, cache.misses);
+        stats
     }
 }
 

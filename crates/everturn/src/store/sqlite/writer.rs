@@ -19,6 +19,7 @@ use super::crowd::Crowd;
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::recent::Recent;
 use super::rows::Rows;
+use super::stats::{Counters, SqliteStats};
 use super::{Circumstances, Durability, failure};
 use crate::{Error, ErrorKind, Result};
 
@@ -77,6 +78,8 @@ fn is_failure(error: &Error) -> bool {
 pub(super) struct Writer {
     requests: Option<Sender<Request>>,
     thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+    log_pages: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -88,6 +91,7 @@ impl Writer {
         checkpointer: Checkpointer,
     ) -> Result<Self> {
         let (requests, queue) = channel();
+        let (counters, log_pages) = (Arc::<Counters>::default(), Arc::<AtomicU64>::default());
         let mut state = WriterThread {
             file,
             circumstances,
@@ -95,7 +99,8 @@ impl Writer {
             lock: Arc::new(lock),
             conn: None,
             full_sync: None,
-            log_pages: Arc::default(),
+            log_pages: log_pages.clone(),
+            counters: counters.clone(),
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
             crowd: Crowd::default(),
@@ -105,7 +110,12 @@ impl Writer {
             .name("everturn-write".to_owned())
             .spawn(move || state.serve(&queue))
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { requests: Some(requests), thread: Some(thread) })
+        Ok(Self { requests: Some(requests), thread: Some(thread), counters, log_pages })
+    }
+
+    pub(super) fn stats(&self) -> SqliteStats {
+        let log_bytes = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
+        SqliteStats { log_bytes, ..self.counters.read() }
     }
 
     fn send(&self, request: Request) -> Result<()> {
@@ -165,6 +175,7 @@ struct WriterThread {
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
+    counters: Arc<Counters>,
     moving: Moving,
     recent: Recent,
     crowd: Crowd,
@@ -280,6 +291,7 @@ impl WriterThread {
             }
             match self.try_write(&mut batch) {
                 Ok(()) => {
+                    self.counters.committed(batch.len(), self.full_sync == Some(true));
                     batch.into_iter().for_each(|job| job.answer(Ok(())));
                     self.after_batch();
                     return;
@@ -328,6 +340,7 @@ impl WriterThread {
         });
         let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
         if outcome.is_err() {
+            self.counters.rolled_back();
             self.recent.forget();
             if !conn.is_autocommit() {
                 let _ = run("ROLLBACK");
