@@ -21,7 +21,7 @@ pub(crate) use store::StoreSpec;
 use terminal::Style;
 use transfer::{Export, Import};
 
-use crate::config::{Flags, Layers};
+use crate::config::{Config, Flags, Layers};
 
 /// Durable sessions for AI agents.
 ///
@@ -97,8 +97,8 @@ impl Everturn {
         match command {
             Command::Serve(serve) => serve.run(layers, &mut io::stdout()).await,
             Command::Keys(keys) => keys.run(&store, layers.maybe("keys")?, &mut io::stdout()),
-            Command::Export(export) => export.run(&store, &mut io::stdout()).await,
-            Command::Import(import) => import.run(&store, &mut io::stdout()).await,
+            Command::Export(export) => export.run(&Config::read(&layers)?, &mut io::stdout()).await,
+            Command::Import(import) => import.run(&Config::read(&layers)?, &mut io::stdout()).await,
             Command::Backup { to } => backup::run(store.path()?, &to, &mut io::stdout()),
             Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
         }

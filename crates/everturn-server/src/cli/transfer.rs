@@ -3,14 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use everturn::store::{SnapshotIds, Store};
+use everturn::store::SnapshotIds;
 use everturn::{AppName, Exporter, ImportId, Importer, SessionId, SessionKey, SystemClock, UserId};
 
-use super::store::StoreSpec;
+use crate::config::Config;
 
 /// The largest file that is read. It is held in memory while it is checked.
 const MOST: usize = 4 << 30;
@@ -35,10 +34,11 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    pub(crate) async fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
-        let path = store.path()?;
+    pub(crate) async fn run(self, config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
+        let path = config.store.path()?;
         anyhow::ensure!(path.exists(), "there is no store at {}: give --store sqlite:PATH", path.display());
-        let mut exporter = Exporter::new(store.open()?, SessionKey::new(self.app, self.user, self.session));
+        let mut exporter =
+            Exporter::new(config.store.open(config)?.store, SessionKey::new(self.app, self.user, self.session));
         let first = exporter.next().await?.unwrap_or_default();
         let Some(target) = self.output else {
             out.write_all(first.as_bytes())?;
@@ -97,8 +97,8 @@ pub(crate) struct Import {
 }
 
 impl Import {
-    pub(crate) async fn run(self, store: &StoreSpec, out: &mut dyn Write) -> anyhow::Result<()> {
-        store.path()?;
+    pub(crate) async fn run(self, config: &Config, out: &mut dyn Write) -> anyhow::Result<()> {
+        config.store.path()?;
         let mut importer = Importer::new(MOST);
         if self.file.as_os_str() == "-" {
             read(&mut io::stdin().lock(), &mut importer)?;
@@ -106,7 +106,6 @@ impl Import {
             let mut file = File::open(&self.file).with_context(|| format!("cannot read {}", self.file.display()))?;
             read(&mut file, &mut importer)?;
         }
-        let store: Arc<dyn Store> = store.open()?;
         let id = match (self.id, self.fresh) {
             (Some(id), _) => ImportId::Named(id),
             (None, true) => ImportId::Fresh,
@@ -116,7 +115,7 @@ impl Import {
         session.key.app = self.app.unwrap_or(session.key.app);
         session.key.user = self.user.unwrap_or(session.key.user);
         session.snapshots = if self.fresh_snapshots { SnapshotIds::Fresh } else { SnapshotIds::Keep };
-        let made = store.import(session).await?;
+        let made = config.store.open(config)?.store.import(session).await?;
         writeln!(out, "{}", made.key())?;
         Ok(())
     }

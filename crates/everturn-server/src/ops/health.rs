@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use everturn::store::*;
 use everturn::{
     Aborted, AppName, Begin, Begun, Error, ErrorKind, Event, Fence, PointState, Receipt, Record, Result, RunningTurn,
-    ScopedState, SessionKey, SessionRecord, Snapshot, SnapshotId, TurnId, TurnRecord, UserId,
+    ScopedState, SessionKey, SessionRecord, Snapshot, SnapshotId, StateDelta, TurnId, TurnRecord, UserId,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -135,6 +135,11 @@ watched! {
     branch(session: &SessionKey, change: BranchChange) -> SessionRecord;
     fork(fork: ForkSession) -> SessionRecord;
     scopes(app: &AppName, user: Option<&UserId>) -> ScopedState;
+    set_scopes(app: &AppName, user: Option<&UserId>, delta: StateDelta) -> ();
+    tree(query: TreeQuery) -> TreePage;
+    previews(sessions: &[SessionKey]) -> Vec<Option<Preview>>;
+    export(session: &SessionKey, cursor: Option<&Cursor>) -> ExportPage;
+    import(session: ImportSession) -> SessionRecord;
     artifacts(query: ArtifactQuery) -> Vec<StoredArtifact>;
     watch(target: WatchTarget) -> Box<dyn Watch>;
     verify(scope: VerifyScope) -> Verified;

@@ -5,6 +5,7 @@ mod branches;
 #[path = "../common/mod.rs"]
 mod common;
 mod compactions;
+mod conformance;
 mod docs;
 mod follow;
 mod inputs;
@@ -52,18 +53,23 @@ impl Said {
     }
 }
 
-/// Asks, with headers of one's own and a JSON body if there is one.
+/// Asks, with headers of one's own and a JSON body if there is one. What is answered must be as it is described.
+#[track_caller]
 fn ask(server: &Server, method: &str, path: &str, headers: &str, body: &str) -> Said {
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let answer = server.request(method, path, &format!("{kind}{headers}"), body);
     let json = serde_json::from_str(&answer.body).unwrap_or(Value::Null);
-    Said { status: answer.status, head: answer.head, json }
+    let said = Said { status: answer.status, head: answer.head, json };
+    conformance::check(server, method, path, &said);
+    said
 }
 
+#[track_caller]
 fn get(server: &Server, path: &str) -> Said {
     ask(server, "GET", path, "", "")
 }
 
+#[track_caller]
 fn post(server: &Server, path: &str, body: &str) -> Said {
     ask(server, "POST", path, "", body)
 }

@@ -136,7 +136,7 @@ pub(super) struct Place {
     #[schema(value_type = Option<u64>)]
     pub(super) point: Option<Point>,
     /// At this snapshot.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = "uuid")]
     pub(super) snapshot: Option<SnapshotId>,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct StateQuery {
     #[param(value_type = Option<u64>)]
     point: Option<Point>,
     /// At this snapshot.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = "uuid")]
     snapshot: Option<SnapshotId>,
 }
 
@@ -48,6 +48,7 @@ pub(super) async fn state(
 #[into_params(parameter_in = Query)]
 pub(super) struct EventsQuery {
     /// How many, from 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<usize>,
     /// Where the page before ended.
     cursor: Option<String>,
@@ -65,7 +66,7 @@ pub(super) struct EventsQuery {
     #[param(value_type = Option<u64>)]
     point: Option<Point>,
     /// Those on the way to this snapshot.
-    #[param(value_type = Option<String>)]
+    #[param(value_type = Option<String>, format = "uuid")]
     snapshot: Option<SnapshotId>,
 }
 
@@ -101,6 +102,7 @@ pub(super) async fn events(
 #[into_params(parameter_in = Query)]
 pub(super) struct RecordsQuery {
     /// How many, from 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<usize>,
     /// Where the page before ended.
     cursor: Option<String>,

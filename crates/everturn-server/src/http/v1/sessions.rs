@@ -123,6 +123,7 @@ enum Sort {
 #[into_params(parameter_in = Query)]
 pub(super) struct SessionsQuery {
     /// How many, from 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<usize>,
     /// Where the page before ended.
     cursor: Option<String>,

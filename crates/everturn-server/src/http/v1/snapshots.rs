@@ -25,6 +25,7 @@ const WAIT: u64 = 30;
 #[into_params(parameter_in = Query)]
 pub(super) struct SnapshotsQuery {
     /// How many, from 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<usize>,
     /// Where the page before ended.
     cursor: Option<String>,
@@ -100,7 +101,7 @@ pub(super) async fn get(
 pub(super) struct SnapshotChange {
     /// A label; `null` takes it away.
     #[serde(deserialize_with = "given")]
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, required)]
     label: Option<Option<String>>,
 }
 
@@ -128,7 +129,7 @@ pub(super) async fn label(
 #[into_params(parameter_in = Query)]
 pub(super) struct DiffQuery {
     /// The other snapshot.
-    #[param(value_type = String)]
+    #[param(value_type = String, format = "uuid")]
     to: SnapshotId,
 }
 
@@ -173,6 +174,7 @@ pub(super) async fn abort(own: Own, In(path): In<SnapshotPath>) -> Result<JsonBo
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
     /// How long, from 0 to 600; 30 unless given.
+    #[param(maximum = 600)]
     seconds: Option<u64>,
 }
 

@@ -79,7 +79,7 @@ pub(super) struct SnapshotPath {
     #[allow(dead_code, reason = "read through `Own`; here it is described")]
     pub(super) agent: String,
     /// The snapshot's id.
-    #[param(value_type = String)]
+    #[param(value_type = String, format = "uuid")]
     pub(super) snapshot: SnapshotId,
 }
 
@@ -91,7 +91,7 @@ pub(super) struct TurnPath {
     #[allow(dead_code, reason = "read through `Own`; here it is described")]
     agent: String,
     /// The turn, as `begun` names it.
-    #[param(value_type = String)]
+    #[param(value_type = String, pattern = r"^[0-9]+\.[0-9]+$")]
     turn: TurnId,
 }
 

@@ -18,7 +18,8 @@ use super::caller::Own;
 use super::extract::{Asked, In, unconditional};
 use super::problem::Problem;
 use super::sessions::{SessionPath, created};
-use crate::http::server::MAX_BODY;
+use crate::http::body::Refused;
+use crate::http::limits;
 
 /// One line of JSON after the other.
 const LINES: &str = "application/x-ndjson";
@@ -116,15 +117,19 @@ async fn file(headers: &HeaderMap, request: Request) -> Result<Importer, Problem
             (StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("send the file with the content type {LINES}"));
         return Err(Problem::new(status, "unsupported_media_type", why));
     }
-    let mut importer = Importer::new(MAX_BODY);
+    let most = limits::of(&request).body;
+    let mut importer = Importer::new(most);
     let mut body = request.into_body().into_data_stream();
     while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|_| Problem::invalid("the body could not be read to its end"))?;
+        let piece = piece.map_err(|error| match limits::is_too_slow(&error) {
+            true => Refused::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string()).into(),
+            false => Problem::invalid("the body could not be read to its end"),
+        })?;
         importer.push(&piece).map_err(|error| match error.kind() {
             ErrorKind::TooLarge => Problem::new(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 ErrorKind::TooLarge.name(),
-                format!("the file is larger than the limit of {MAX_BODY} bytes: use `everturn import`"),
+                format!("the file is larger than the limit of {most} bytes: use `everturn import`"),
             ),
             _ => error.into(),
         })?;

@@ -32,7 +32,7 @@ pub(super) struct TurnRequest {
     #[schema(value_type = Option<String>)]
     session: Option<SessionId>,
     /// The snapshot to start at.
-    #[schema(value_type = Option<String>)]
+    #[schema(value_type = Option<String>, format = "uuid")]
     snapshot: Option<SnapshotId>,
     /// The branch to go on with.
     #[schema(value_type = Option<String>)]
