@@ -99,6 +99,7 @@ pub(super) fn limit(asked: Option<usize>) -> Result<usize, Problem> {
 #[into_params(parameter_in = Query)]
 pub(super) struct PageQuery {
     /// How many, from 1 to 100.
+    #[param(minimum = 1, maximum = 100)]
     pub(super) limit: Option<usize>,
     /// Where the page before ended.
     pub(super) cursor: Option<String>,

@@ -23,6 +23,8 @@ use crate::{AgentName, Error, ErrorKind, Result, SessionId, SessionKey, Snapshot
 
 /// The most stretches a tree that is brought in may have, and branches.
 const MAX_SEGMENTS: usize = 100_000;
+/// Far beyond any count a session reaches, and far from where adding to it would overflow.
+const MAX_COUNT: u64 = 1 << 62;
 /// The most sessions a line may have begun in.
 const MAX_ORIGINS: usize = 1_000;
 
@@ -153,6 +155,13 @@ impl<'a> Checking<'a> {
         wanted.extend(session.open.iter().map(|turn| turn.start));
         let forks =
             std::iter::once(&session.forked_from).chain(session.origins.iter().map(|origin| &origin.forked_from));
+        for (of, fork) in forks.clone().enumerate() {
+            let Some(fork) = fork else { continue };
+            let roots = segments.iter().filter(|segment| segment.of == of as u64).filter_map(|segment| segment.parent);
+            let begins = roots.clone().any(|at| at.of == of as u64 + 1 && at.seq == fork.point.seq());
+            let elsewhere = roots.clone().any(|at| at.of != of as u64 && at.of != of as u64 + 1);
+            check(begins && !elsewhere, || "it does not begin where it was forked off".to_owned())?;
+        }
         let forked = forks.clone().filter(|fork| fork.is_some()).count();
         check(forked == origins && forks.take(origins).all(Option::is_some), || "its origins do not fit".to_owned())?;
         let mut next = vec![None; origins + 1];
@@ -216,7 +225,7 @@ impl<'a> Checking<'a> {
             Some(next) => entry.seq >= next,
             None => entry.seq >= 1,
         };
-        check(fits && entry.seq < i64::MAX as u64 - width, || "it is not where it should be in the log".to_owned())?;
+        check(fits && entry.seq < MAX_COUNT, || "it is not where it should be in the log".to_owned())?;
         // Origins come before what was forked off them.
         check(self.next[..at].iter().all(Option::is_none), || "it comes too late".to_owned())?;
         self.next[at] = Some(entry.seq + width);
@@ -337,12 +346,15 @@ impl<'a> Checking<'a> {
                     found.is_some_and(|(begin, attempt, _)| (*begin, *attempt) == (turn.begin, turn.attempt))
                 }
             };
-            check(stands && self.states.contains_key(&turn.start), || format!("turn {} stands nowhere", turn.begin))?;
+            let counts = turn.attempt < MAX_COUNT;
+            check(counts && stands && self.states.contains_key(&turn.start), || {
+                format!("turn {} stands nowhere", turn.begin)
+            })?;
         }
         let mut ids = HashSet::new();
         let twice = records.iter().filter_map(|record| record.entry.snapshot.as_ref()).any(|row| !ids.insert(row.id));
         check(!twice, || "a snapshot is in it twice".to_owned())?;
-        check_versions(records, versions, &open)?;
+        check_versions(records, versions, &open, self.session.origins.len() as u64)?;
         let tips = self.states.into_iter().map(|(place, state)| (place, state.tip)).collect();
         Ok((tips, self.last))
     }
@@ -370,6 +382,9 @@ fn shape(entry: &RecordEntry, body: &Body) -> Result<()> {
     check(fits && (body.admin.is_none() || entry.kind == RecordKind::Admin), || {
         "it does not hold what its kind holds".to_owned()
     })?;
+    let counts = [entry.schema, entry.attempt.unwrap_or(0)];
+    let of_snapshot = entry.snapshot.iter().flat_map(|snapshot| [snapshot.index, snapshot.turn_index]);
+    check(counts.into_iter().chain(of_snapshot).all(|count| count < MAX_COUNT), || "it counts too far".to_owned())?;
     check(entry.snapshot.is_none() || entry.of == 0, || "it names a snapshot of another session".to_owned())?;
     if let Some(snapshot) = &entry.snapshot {
         let may_be = match snapshot.status {
@@ -475,7 +490,12 @@ fn added(
 }
 
 /// Each version must be of something that was put; those of turns that will not end get none.
-fn check_versions(records: &[CheckedRecord], versions: &mut Vec<VersionEntry>, open: &HashSet<u64>) -> Result<()> {
+fn check_versions(
+    records: &[CheckedRecord],
+    versions: &mut Vec<VersionEntry>,
+    open: &HashSet<u64>,
+    origins: u64,
+) -> Result<()> {
     let mut put: HashMap<(u64, u64), &CheckedRecord> = HashMap::new();
     for record in records {
         put.insert((record.entry.of, record.entry.seq), record);
@@ -490,10 +510,11 @@ fn check_versions(records: &[CheckedRecord], versions: &mut Vec<VersionEntry>, o
         let known = match put.get(&(version.of, version.seq)) {
             Some(record) => record.contents.iter().any(|(digest, _)| *digest == version.digest),
             // Off the line: it only counts.
-            None => version.of > 0,
+            None => (1..=origins).contains(&version.of),
         };
         let first = seen.insert((version.of, &version.name, version.version));
-        check(known && first && !version.name.is_empty(), || {
+        let counts = version.version < MAX_COUNT && version.seq < MAX_COUNT;
+        check(known && first && counts && !version.name.is_empty(), || {
             format!("version {} of {:?} is of nothing", version.version, version.name)
         })?;
     }
