@@ -6,6 +6,18 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use everturn::{Error, TurnError};
 
+/// The longest message, in bytes.
+const LONGEST: usize = 2_000;
+
+/// A message, cut where it is too long: what somebody sent may be quoted in it, and need not be sent back whole.
+pub(crate) fn brief(mut message: String) -> String {
+    if message.len() > LONGEST {
+        message.truncate(message.floor_char_boundary(LONGEST));
+        message.push('…');
+    }
+    message
+}
+
 /// An error on its way to a client.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -15,7 +27,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(status: &str, message: impl Into<String>) -> Self {
-        Self { error: TurnError::new(status, message), code: None }
+        Self { error: TurnError::new(status, brief(message.into())), code: None }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {

@@ -161,6 +161,16 @@ fn wrong_values_are_refused_with_what_is_wrong() {
 }
 
 #[test]
+fn what_was_sent_is_not_sent_back_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), "memory:");
+    let long = get(&server, &format!("/v1/agents/{}", "é".repeat(5_000).replace('é', "%C3%A9")));
+    long.refused(404, "not_found");
+    let detail = long.json["detail"].as_str().unwrap();
+    assert!(detail.len() < 2_010 && detail.ends_with('…'), "{detail}");
+}
+
+#[test]
 fn queries_that_cannot_be_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path(), "memory:");
@@ -192,6 +202,8 @@ fn queries_that_cannot_be_are_refused() {
         "/v1/agents/echo/sessions?sort=size".to_owned(),
         "/v1/agents/echo/sessions?order=up".to_owned(),
         "/v1/agents/echo/sessions?status=tired".to_owned(),
+        "/v1/agents/echo/sessions?label=%FF".to_owned(),
+        "/v1/agents/echo/sessions?label=%C3".to_owned(),
         "/v1/agents/echo/sessions?metadata=7".to_owned(),
         "/v1/agents/echo/sessions?metadata=%7B".to_owned(),
         format!("{session}/events?after=x"),

@@ -8,7 +8,8 @@ mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{FromRequestParts, Path, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::response::Response;
 use axum::routing::post;
@@ -36,6 +37,18 @@ impl Hosted {
     }
 }
 
+/// The agent's name in the path, refused in JSON where it is no text.
+struct Named(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = Path::from_request_parts(parts, state).await;
+        name.map(|Path(name)| Self(name)).map_err(|bad| Problem::invalid(bad.body_text()))
+    }
+}
+
 /// The routes below `/genkit`.
 pub(super) fn routes(agents: Registry) -> Router {
     Router::new()
@@ -48,7 +61,7 @@ pub(super) fn routes(agents: Registry) -> Router {
 
 async fn turn(
     State(hosted): State<Hosted>,
-    Path(name): Path<String>,
+    Named(name): Named,
     Extension(identity): Extension<Identity>,
     headers: HeaderMap,
     request: Request,
@@ -68,7 +81,7 @@ async fn turn(
 
 async fn snapshot(
     State(hosted): State<Hosted>,
-    Path(name): Path<String>,
+    Named(name): Named,
     Extension(identity): Extension<Identity>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -98,7 +111,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Answers when the turn behind a snapshot has ended.
 async fn wait(
     State(hosted): State<Hosted>,
-    Path(name): Path<String>,
+    Named(name): Named,
     Extension(identity): Extension<Identity>,
     request: Request,
 ) -> Result<Response, Problem> {
@@ -117,7 +130,7 @@ async fn wait(
 /// Aborts the turn behind a snapshot. Genkit's client is told what it was before, and nothing if there is none.
 async fn abort(
     State(hosted): State<Hosted>,
-    Path(name): Path<String>,
+    Named(name): Named,
     Extension(identity): Extension<Identity>,
     request: Request,
 ) -> Result<Response, Problem> {

@@ -35,9 +35,33 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // It would be read with what is no text replaced, and something else be asked for.
+        if !is_text(parts.uri.query().unwrap_or_default()) {
+            return Err(Problem::invalid("the query is not UTF-8"));
+        }
         let query = Query::try_from_uri(&parts.uri);
         query.map(|Query(query)| Self(query)).map_err(|bad| Problem::invalid(bad.body_text()))
     }
+}
+
+/// Whether a query is text behind its percent signs.
+fn is_text(query: &str) -> bool {
+    let (bytes, mut plain) = (query.as_bytes(), Vec::with_capacity(query.len()));
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let escaped = (*byte == b'%').then(|| query.get(at + 1..at + 3)).flatten();
+        match escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(escaped) => {
+                plain.push(escaped);
+                at += 3;
+            }
+            None => {
+                plain.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    std::str::from_utf8(&plain).is_ok()
 }
 
 /// The body.

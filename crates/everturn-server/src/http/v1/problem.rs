@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::body::Refused;
+use crate::http::problem::brief;
 
 /// What went wrong (RFC 9457).
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -32,7 +33,7 @@ impl Problem {
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
             code,
-            detail: detail.into(),
+            detail: brief(detail.into()),
         }
     }
 
