@@ -16,6 +16,11 @@ impl Refused {
     fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self { status, why: why.into() }
     }
+
+    /// A body that did not come in time.
+    pub(super) fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string())
+    }
 }
 
 /// The whole body, if it is JSON and not too large.
@@ -39,7 +44,7 @@ pub(super) async fn json_text(request: Request) -> Result<String, Refused> {
     let bytes = axum::body::to_bytes(request.into_body(), most).await.map_err(|error| {
         let source = std::error::Error::source(&error);
         if limits::is_too_slow(&error) {
-            Refused::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string())
+            Refused::too_slow()
         } else if source.is_some_and(|source| source.to_string().contains("length limit")) {
             too_large()
         } else {

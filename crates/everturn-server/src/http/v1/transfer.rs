@@ -122,7 +122,7 @@ async fn file(headers: &HeaderMap, request: Request) -> Result<Importer, Problem
     let mut body = request.into_body().into_data_stream();
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|error| match limits::is_too_slow(&error) {
-            true => Refused::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string()).into(),
+            true => Refused::too_slow().into(),
             false => Problem::invalid("the body could not be read to its end"),
         })?;
         importer.push(&piece).map_err(|error| match error.kind() {
