@@ -6,6 +6,7 @@
 mod child;
 mod report;
 mod runtime;
+mod server;
 mod stats;
 mod store;
 mod stream;
@@ -33,6 +34,7 @@ enum Command {
     Store(store::Options),
     Runtime(runtime::Options),
     Stream(stream::Options),
+    Server(server::Options),
     /// One of several processes of a measurement; started by the benchmark itself.
     #[command(hide = true)]
     Child {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Command::Store(options) => store::run(&options),
         Command::Runtime(options) => runtime::run(&options),
         Command::Stream(options) => stream::run(&options),
+        Command::Server(options) => server::run(&options),
         Command::Child { role } => role.play().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

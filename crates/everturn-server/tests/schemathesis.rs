@@ -24,6 +24,9 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
                       response_headers_conformance,response_schema_conformance,negative_data_rejection,\
                       unsupported_method,allow_header_conformance,use_after_free";
 
+/// It knows how to send text, and is told that exports are text.
+const HOOKS: &str = "import schemathesis\nschemathesis.serializer.alias('application/x-ndjson', 'text/plain')\n";
+
 #[test]
 fn made_up_requests_get_no_5xx_and_nothing_that_is_not_described() {
     let Some(program) = installed() else { return };
@@ -31,6 +34,7 @@ fn made_up_requests_get_no_5xx_and_nothing_that_is_not_described() {
     let server = Server::start(dir.path(), &sqlite_in(dir.path()));
     let config = dir.path().join("schemathesis.toml");
     fs::write(&config, config_for(&server)).unwrap();
+    fs::write(dir.path().join("hooks.py"), HOOKS).unwrap();
     let seed = std::env::var("EVERTURN_SEED").unwrap_or_else(|_| "6".to_owned());
     let examples = std::env::var("EVERTURN_EXAMPLES").unwrap_or_else(|_| "12".to_owned());
     let output = Command::new(program)
@@ -84,7 +88,7 @@ fn config_for(server: &Server) -> String {
             uses += &format!("{place:?} = {{ dictionary = \"{name}\", probability = 0.8 }}\n");
         }
     }
-    words + &uses
+    format!("hooks = \"hooks.py\"\n{words}{uses}")
 }
 
 /// The program; none, loudly, if it cannot be had here.

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use common::{Server, sqlite_in};
 use serde_json::Value;
 
+const JSON: &str = "application/json";
+
 /// Longer than any of these needs, and short enough that a hang is told.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -29,6 +31,8 @@ struct Route {
     /// What it reads beside the path, as OpenAPI describes it.
     query: Vec<Value>,
     headers: Vec<String>,
+    /// What a body is sent as.
+    kind: String,
     /// A body that would do.
     body: Option<Value>,
 }
@@ -100,7 +104,7 @@ impl Target {
     fn request(&self, route: &Route, path: &str, headers: &[u8], body: Option<&[u8]>) -> Vec<u8> {
         let mut request = format!("{} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", route.method, self.host);
         if let Some(body) = body {
-            request += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+            request += &format!("Content-Type: {}\r\nContent-Length: {}\r\n", route.kind, body.len());
         }
         [request.as_bytes(), headers, b"\r\n", body.unwrap_or_default()].concat()
     }
@@ -161,9 +165,11 @@ fn described(api: &Value, known: &[(&str, &str)]) -> Vec<Route> {
             let of = |place: &str| params.iter().filter(|param| param["in"] == place).cloned().collect::<Vec<_>>();
             let headers = of("header").iter().filter_map(|param| param["name"].as_str().map(str::to_owned)).collect();
             let body = operation.get("requestBody").map(|_| inputs::sample(template, method));
+            let kinds = operation["requestBody"]["content"].as_object();
+            let kind = kinds.and_then(|kinds| kinds.keys().next()).map_or(JSON, String::as_str).to_owned();
             let method = method.to_uppercase();
             let name = format!("{method} {template}");
-            routes.push(Route { method, name, path, ids, query: of("query"), headers, body });
+            routes.push(Route { method, name, path, ids, query: of("query"), headers, kind, body });
         }
     }
     assert!(routes.len() > 20);
@@ -181,6 +187,7 @@ fn genkit(snapshot: &str) -> Vec<Route> {
         ids: vec!["echo".to_owned()],
         query: Vec::new(),
         headers: Vec::new(),
+        kind: JSON.to_owned(),
         body: Some(body.clone()),
     };
     vec![

@@ -12,8 +12,8 @@ fn bodies_that_are_too_large_are_refused_before_they_are_read() {
     let target = Target::start();
     for route in target.routes.iter().filter(|route| route.body.is_some()) {
         let head = format!(
-            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n",
-            route.method, route.path, target.host
+            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {}\r\n",
+            route.method, route.path, target.host, route.kind
         );
         for length in [TOO_LARGE.to_string(), u64::MAX.to_string(), "99999999999999999999999".to_owned()] {
             let answer = target.send(format!("{head}Content-Length: {length}\r\n\r\n").as_bytes());
