@@ -17,36 +17,42 @@ impl Refused {
         Self { status, why: why.into() }
     }
 
+    fn too_large(most: usize) -> Self {
+        let why = format!("the body is larger than the limit of {most} bytes: send less");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, why)
+    }
+
     /// A body that did not come in time.
     pub(super) fn too_slow() -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, limits::TooSlow.to_string())
     }
 }
 
-/// The whole body, if it is JSON and not too large.
-pub(super) async fn json_text(request: Request) -> Result<String, Refused> {
-    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
-        let why = "send JSON, with the content type application/json";
+/// Refuses a body of another kind, and one that is said to be too large before it is sent. Tells how large it may be.
+pub(super) fn expect(request: &Request, kind: &str) -> Result<usize, Refused> {
+    let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let sent = text(header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if !sent.eq_ignore_ascii_case(kind) {
+        let why = format!("send it with the content type {kind}");
         return Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
-    let most = limits::of(&request).body;
-    let too_large = || {
-        let why = format!("the body is larger than the limit of {most} bytes: send less");
-        Refused::new(StatusCode::PAYLOAD_TOO_LARGE, why)
-    };
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    // Said before it is sent, it is refused before it is read.
-    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
-        return Err(too_large());
+    let most = limits::of(request).body;
+    let announced = text(header::CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    match announced.is_some_and(|length| length > most as u64) {
+        true => Err(Refused::too_large(most)),
+        false => Ok(most),
     }
+}
+
+/// The whole body, if it is JSON and not too large.
+pub(super) async fn json_text(request: Request) -> Result<String, Refused> {
+    let most = expect(&request, "application/json")?;
     let bytes = axum::body::to_bytes(request.into_body(), most).await.map_err(|error| {
         let source = std::error::Error::source(&error);
         if limits::is_too_slow(&error) {
             Refused::too_slow()
         } else if source.is_some_and(|source| source.to_string().contains("length limit")) {
-            too_large()
+            Refused::too_large(most)
         } else {
             Refused::new(StatusCode::BAD_REQUEST, "the body could not be read to its end")
         }

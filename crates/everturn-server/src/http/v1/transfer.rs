@@ -18,7 +18,7 @@ use super::caller::Own;
 use super::extract::{Asked, In, unconditional};
 use super::problem::Problem;
 use super::sessions::{SessionPath, created};
-use crate::http::body::Refused;
+use crate::http::body::{Refused, expect};
 use crate::http::limits;
 
 /// One line of JSON after the other.
@@ -105,19 +105,13 @@ pub(super) async fn import(
         Ids::Keep => SnapshotIds::Keep,
         Ids::Fresh => SnapshotIds::Fresh,
     };
-    let made = sessions.import(file(&headers, request).await?, id, snapshots).await?;
+    let made = sessions.import(file(request).await?, id, snapshots).await?;
     Ok(created(&own, made))
 }
 
 /// Reads the file as it comes.
-async fn file(headers: &HeaderMap, request: Request) -> Result<Importer, Problem> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(LINES) {
-        let (status, why) =
-            (StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("send the file with the content type {LINES}"));
-        return Err(Problem::new(status, "unsupported_media_type", why));
-    }
-    let most = limits::of(&request).body;
+async fn file(request: Request) -> Result<Importer, Problem> {
+    let most = expect(&request, LINES)?;
     let mut importer = Importer::new(most);
     let mut body = request.into_body().into_data_stream();
     while let Some(piece) = body.next().await {
