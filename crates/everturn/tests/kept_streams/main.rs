@@ -236,7 +236,7 @@ on_every_store! {
     async fn a_lost_connection_is_an_abort_only_after_a_grace_in_which_nobody_follows(home: Home) {
         let steps = steps(0);
         let mut limits = StreamLimits::default();
-        limits.reader_gone = Duration::from_millis(60);
+        limits.reader_gone = Duration::from_millis(200);
         let agent = talker(&steps).stream_limits(limits).shared_store(home.store()).build().unwrap();
         for follows in [true, false] {
             let connection = agent.connect(Init::session(sid("s")).keep_stream()).await.unwrap();
@@ -247,8 +247,8 @@ on_every_store! {
                     None => tokio::task::yield_now().await,
                 }
             };
-            drop(connection);
             let mut following = agent.follow(turn.snapshot_id.unwrap(), None).await.unwrap();
+            drop(connection);
             if follows {
                 steps.add_permits(1);
                 following.next().await.unwrap().unwrap();
