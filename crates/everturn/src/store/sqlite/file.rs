@@ -236,13 +236,20 @@ impl StoreFile {
         }
         for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(format).unwrap_or(0)) {
             tracing::info!(to = step + 1, "migrating the store's file");
-            tx.execute_batch(sql).map_err(|e| failure(e, "migrate"))?;
+            tx.execute_batch(&terse(sql)).map_err(|e| failure(e, "migrate"))?;
         }
         tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
         tx.pragma_update(None, "user_version", FORMAT).map_err(|e| failure(e, "migrate"))?;
         tx.commit().map_err(|e| failure(e, "migrate"))?;
         Ok(conn)
     }
+}
+
+/// A schema without what is there for people. SQLite keeps its text in the file, where a page is a page.
+fn terse(schema: &str) -> String {
+    let lines = schema.lines().map(|line| line.split_once("--").map_or(line, |(sql, _)| sql));
+    let words = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
+    [" (", "( ", " )", ", "].iter().fold(words, |text, loose| text.replace(loose, loose.trim()))
 }
 
 pub(super) fn foreign(path: &Path) -> Error {

@@ -5,8 +5,8 @@
 -- first entry has no changes: the tables are filled up to its position.
 CREATE TABLE journal (
     at       INTEGER PRIMARY KEY,
-    position INTEGER NOT NULL,
-    num      INTEGER NOT NULL,
+    position INT NOT NULL,
+    num      INT NOT NULL,
     changes  BLOB NOT NULL
 );
 
@@ -14,7 +14,7 @@ CREATE TABLE journal (
 -- the same id. `main`'s head and lease are here, so that a plain turn touches one row less.
 CREATE TABLE session (
     num          INTEGER PRIMARY KEY,
-    tree         INTEGER NOT NULL,
+    tree         INT NOT NULL,
     app          TEXT NOT NULL,
     user         TEXT NOT NULL,
     id           TEXT NOT NULL,
@@ -22,23 +22,23 @@ CREATE TABLE session (
     title        TEXT,
     labels       TEXT NOT NULL,
     metadata     TEXT NOT NULL,
-    created_at   INTEGER NOT NULL,
-    updated_at   INTEGER NOT NULL,
-    next_seq     INTEGER NOT NULL,
-    head_seq     INTEGER NOT NULL,
-    head_num     INTEGER NOT NULL,
-    head_segment INTEGER NOT NULL,
-    head_next    INTEGER,
-    head_lease   INTEGER,
-    head_turns   INTEGER NOT NULL,
+    created_at   INT NOT NULL,
+    updated_at   INT NOT NULL,
+    next_seq     INT NOT NULL,
+    head_seq     INT NOT NULL,
+    head_num     INT NOT NULL,
+    head_segment INT NOT NULL,
+    head_next    INT,
+    head_lease   INT,
+    head_turns   INT NOT NULL,
     usage        BLOB NOT NULL,
     inherited    BLOB NOT NULL,
-    interrupted  INTEGER NOT NULL,
+    interrupted  INT NOT NULL,
     forked_id    TEXT,
-    forked_seq   INTEGER,
-    deleted      INTEGER NOT NULL,
-    created_pos  INTEGER NOT NULL,
-    updated_pos  INTEGER NOT NULL
+    forked_seq   INT,
+    deleted      INT NOT NULL,
+    created_pos  INT NOT NULL,
+    updated_pos  INT NOT NULL
 );
 -- A live session by its key.
 CREATE UNIQUE INDEX session_by_key ON session (app, user, id) WHERE deleted = 0;
@@ -51,15 +51,15 @@ CREATE INDEX session_by_tree ON session (tree);
 -- Records, in the order they were written in the whole store.
 CREATE TABLE record (
     pos      INTEGER PRIMARY KEY,
-    num      INTEGER NOT NULL,
-    seq      INTEGER NOT NULL,
-    segment  INTEGER NOT NULL,
-    kind     INTEGER NOT NULL,
-    turn     INTEGER,
-    attempt  INTEGER NOT NULL,
-    event    INTEGER,
-    width    INTEGER NOT NULL,
-    at       INTEGER NOT NULL,
+    num      INT NOT NULL,
+    seq      INT NOT NULL,
+    segment  INT NOT NULL,
+    kind     INT NOT NULL,
+    turn     INT,
+    attempt  INT NOT NULL,
+    event    INT,
+    width    INT NOT NULL,
+    at       INT NOT NULL,
     snapshot BLOB,
     tip      BLOB NOT NULL,
     body     BLOB NOT NULL
@@ -67,11 +67,11 @@ CREATE TABLE record (
 -- A record by number; a stretch of a segment; the records that name snapshots. Foreign segments in between and records
 -- without a snapshot are skipped without leaving it.
 CREATE TABLE place (
-    num     INTEGER NOT NULL,
-    seq     INTEGER NOT NULL,
-    segment INTEGER NOT NULL,
-    named   INTEGER NOT NULL,
-    pos     INTEGER NOT NULL,
+    num     INT NOT NULL,
+    seq     INT NOT NULL,
+    segment INT NOT NULL,
+    named   INT NOT NULL,
+    pos     INT NOT NULL,
     PRIMARY KEY (num, seq)
 ) WITHOUT ROWID;
 
@@ -84,40 +84,40 @@ FROM place CROSS JOIN record ON record.pos = place.pos;
 -- Stretches of the tree.
 CREATE TABLE segment (
     id             INTEGER PRIMARY KEY,
-    num            INTEGER NOT NULL,
-    parent_num     INTEGER,
-    parent_segment INTEGER,
-    parent_seq     INTEGER
+    num            INT NOT NULL,
+    parent_num     INT,
+    parent_segment INT,
+    parent_seq     INT
 );
 -- A session's segments, for reclaiming and verifying.
 CREATE INDEX segment_by_session ON segment (num);
 
 -- Heads of branches other than `main`.
 CREATE TABLE branch (
-    num          INTEGER NOT NULL,
+    num          INT NOT NULL,
     name         TEXT NOT NULL,
-    head_seq     INTEGER NOT NULL,
-    head_num     INTEGER NOT NULL,
-    head_segment INTEGER NOT NULL,
-    head_next    INTEGER,
-    head_lease   INTEGER,
-    head_turns   INTEGER NOT NULL,
+    head_seq     INT NOT NULL,
+    head_num     INT NOT NULL,
+    head_segment INT NOT NULL,
+    head_next    INT,
+    head_lease   INT,
+    head_turns   INT NOT NULL,
     PRIMARY KEY (num, name)
 ) WITHOUT ROWID;
 
 -- Turns that have begun and not ended.
 CREATE TABLE turn (
-    num   INTEGER NOT NULL,
-    begin INTEGER NOT NULL,
+    num   INT NOT NULL,
+    begin INT NOT NULL,
     row   BLOB NOT NULL,
     PRIMARY KEY (num, begin)
 ) WITHOUT ROWID;
 
 -- Keys that make turns idempotent.
 CREATE TABLE turn_key (
-    num     INTEGER NOT NULL,
+    num     INT NOT NULL,
     key     TEXT NOT NULL,
-    turn    INTEGER NOT NULL,
+    turn    INT NOT NULL,
     payload BLOB NOT NULL,
     PRIMARY KEY (num, key)
 ) WITHOUT ROWID;
@@ -125,25 +125,25 @@ CREATE TABLE turn_key (
 -- Snapshots. Ids made by Everturn grow with time, so new ones go to the end.
 CREATE TABLE snapshot (
     id         BLOB PRIMARY KEY,
-    num        INTEGER NOT NULL,
-    seq        INTEGER NOT NULL,
+    num        INT NOT NULL,
+    seq        INT NOT NULL,
     parent     BLOB,
     digest     BLOB NOT NULL,
-    idx        INTEGER NOT NULL,
-    turn_index INTEGER NOT NULL,
-    event      INTEGER,
-    status     INTEGER NOT NULL,
-    finish     INTEGER,
+    idx        INT NOT NULL,
+    turn_index INT NOT NULL,
+    event      INT,
+    status     INT NOT NULL,
+    finish     INT,
     error      TEXT,
-    created_at INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL,
+    created_at INT NOT NULL,
+    updated_at INT NOT NULL,
     label      TEXT,
-    turn       INTEGER
+    turn       INT
 ) WITHOUT ROWID;
 
 -- The `app:` (scope 0, user '') and `user:` (scope 1) keys, without their prefixes.
 CREATE TABLE scope (
-    scope INTEGER NOT NULL,
+    scope INT NOT NULL,
     app   TEXT NOT NULL,
     user  TEXT NOT NULL,
     key   TEXT NOT NULL,
@@ -153,17 +153,17 @@ CREATE TABLE scope (
 
 -- Versions of named artifacts.
 CREATE TABLE artifact (
-    num     INTEGER NOT NULL,
+    num     INT NOT NULL,
     name    TEXT NOT NULL,
-    version INTEGER NOT NULL,
+    version INT NOT NULL,
     digest  BLOB NOT NULL,
-    seq     INTEGER NOT NULL,
+    seq     INT NOT NULL,
     PRIMARY KEY (num, name, version)
 ) WITHOUT ROWID;
 
 -- Contents of artifacts, once per tree.
 CREATE TABLE blob (
-    tree   INTEGER NOT NULL,
+    tree   INT NOT NULL,
     digest BLOB NOT NULL,
     body   BLOB NOT NULL,
     PRIMARY KEY (tree, digest)

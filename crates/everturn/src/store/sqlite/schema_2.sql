@@ -4,12 +4,12 @@
 -- on. `start` is how much text the attempt had before them, `size` how much they have.
 CREATE TABLE pack (
     at    INTEGER PRIMARY KEY,
-    num   INTEGER NOT NULL,
-    turn  INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    count INTEGER NOT NULL,
-    start INTEGER NOT NULL,
-    size  INTEGER NOT NULL,
+    num   INT NOT NULL,
+    turn  INT NOT NULL,
+    first INT NOT NULL,
+    count INT NOT NULL,
+    start INT NOT NULL,
+    size  INT NOT NULL,
     body  BLOB NOT NULL
 );
 -- A turn's packs: both ends, and from a chunk on.
@@ -17,14 +17,14 @@ CREATE UNIQUE INDEX pack_by_turn ON pack (num, turn, first);
 
 -- Streams of turns that have ended.
 CREATE TABLE stream (
-    num      INTEGER NOT NULL,
-    turn     INTEGER NOT NULL,
-    chunks   INTEGER NOT NULL,
-    ended_at INTEGER,
+    num      INT NOT NULL,
+    turn     INT NOT NULL,
+    chunks   INT NOT NULL,
+    ended_at INT,
     PRIMARY KEY (num, turn)
 ) WITHOUT ROWID;
 -- Those that still have packs, the first to be over first.
 CREATE INDEX stream_by_end ON stream (ended_at) WHERE ended_at IS NOT NULL;
 
 -- Whether a running turn has kept chunks.
-ALTER TABLE turn ADD COLUMN streams INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE turn ADD COLUMN streams INT NOT NULL DEFAULT 0;
