@@ -228,9 +228,15 @@ fn strangers_get_one_answer_wherever_they_knock_and_whatever_they_bear() {
     assert_eq!(stranger.header("www-authenticate"), Some("bearer realm=\"everturn\""));
     let problem: Value = serde_json::from_str(&stranger.body).unwrap();
     assert_eq!(problem["status"], "UNAUTHENTICATED");
+    // Below /v1 it is said in the words of /v1, with the same headers.
+    let ours = server.request("GET", "/v1/nothing", "", "");
+    assert_eq!((ours.status, ours.header("www-authenticate")), (401, stranger.header("www-authenticate")));
+    assert_eq!(ours.header("content-type"), Some("application/problem+json"));
+    let problem: Value = serde_json::from_str(&ours.body).unwrap();
+    assert_eq!((&problem["code"], &problem["status"]), (&json!("unauthenticated"), &json!(401)));
     for (method, path) in ROUTES {
         let answer = server.request(method, path, JSON, &message("hi", &json!({})));
-        assert_eq!(answer, stranger, "{method} {path}");
+        assert_eq!(&answer, if path.starts_with("/v1/") { &ours } else { &stranger }, "{method} {path}");
     }
 
     let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
@@ -623,7 +629,7 @@ fn on_v1_what_is_anothers_is_answered_as_what_is_not_there() {
     let ask = |key: &str, method: &str, path: &str| {
         server.request(method, path, &format!("{JSON}Authorization: Bearer {key}\r\n"), "{}")
     };
-    let stranger = server.request("GET", "/nothing", "", "");
+    let stranger = server.request("GET", "/v1/nothing", "", "");
     for (method, path) in described(&server, &ann, "mine", snapshot) {
         assert_eq!(server.request(&method, &path, JSON, "{}"), stranger, "{method} {path}");
         let unknown = path.replace("mine", "none").replace(snapshot, NOBODYS_SNAPSHOT);

@@ -4,12 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::header::{ACCEPT, RETRY_AFTER};
+use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use everturn::ErrorKind;
-use serde_json::json;
 
 use super::held::hold;
 use super::problem::Problem;
@@ -76,51 +74,26 @@ struct Admitted {
 
 /// Lets a request pass if there is room for it.
 pub(super) async fn admit(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
-    let is_v1 = request.uri().path().starts_with("/v1/");
     match admission.admit(&request) {
         Ok(Admitted { turn: None, stream: None }) => next.run(request).await,
         Ok(admitted) => hold(next.run(request).await, admitted),
         Err(why) => {
             admission.metrics.refused(why);
-            refused(why, is_v1)
+            refused(why)
         }
     }
 }
 
-fn refused(why: Refusal, is_v1: bool) -> Response {
-    let (status, code, genkit, seconds, detail) = match why {
-        Refusal::TurnsOfKey => (
-            429,
-            "too_many_requests",
-            "RESOURCE_EXHAUSTED",
-            "1",
-            "too many turns of this key run at once: wait for one to end",
-        ),
-        Refusal::StreamsOfKey => {
-            (429, "too_many_requests", "RESOURCE_EXHAUSTED", "5", "too many streams of this key are open: close one")
+fn refused(why: Refusal) -> Response {
+    let (status, seconds, detail) = match why {
+        Refusal::TurnsOfKey => {
+            ("RESOURCE_EXHAUSTED", "1", "too many turns of this key run at once: wait for one to end")
         }
-        Refusal::Streams => {
-            (503, ErrorKind::Unavailable.name(), "UNAVAILABLE", "5", "too many streams are open: try again later")
-        }
-        Refusal::Turns | Refusal::Connections => {
-            (503, ErrorKind::Unavailable.name(), "UNAVAILABLE", "1", "too many turns run at once: try again later")
-        }
+        Refusal::StreamsOfKey => ("RESOURCE_EXHAUSTED", "5", "too many streams of this key are open: close one"),
+        Refusal::Streams => ("UNAVAILABLE", "5", "too many streams are open: try again later"),
+        Refusal::Turns | Refusal::Connections => ("UNAVAILABLE", "1", "too many turns run at once: try again later"),
     };
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    let mut response = if is_v1 {
-        let problem = json!({
-            "type": format!("urn:everturn:problem:{code}"),
-            "title": status.canonical_reason(),
-            "status": status.as_u16(),
-            "code": code,
-            "detail": detail,
-        });
-        let mut response = (status, axum::Json(problem)).into_response();
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        response
-    } else {
-        Problem::new(genkit, detail).into_response()
-    };
+    let mut response = Problem::new(status, detail).into_response();
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(seconds));
     response
 }

@@ -18,6 +18,10 @@ pub(crate) fn brief(mut message: String) -> String {
     message
 }
 
+/// What an answer says went wrong, for wires that say it in other words.
+#[derive(Clone, Debug)]
+pub(crate) struct Told(pub(crate) String);
+
 /// An error on its way to a client.
 #[derive(Debug)]
 pub(crate) struct Problem {
@@ -86,7 +90,9 @@ impl From<Error> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let code = self.http();
+        let told = Told(self.error.message.clone());
         let mut response = (code, Json(self.error)).into_response();
+        response.extensions_mut().insert(told);
         if code == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

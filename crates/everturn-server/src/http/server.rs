@@ -130,6 +130,7 @@ fn router(agents: Registry, access: Access, limits: Arc<Limits>, operations: Arc
         .layer(from_fn_with_state(access.clone(), identify::identify))
         .layer(from_fn_with_state(access.clone(), cors::cors))
         .layer(from_fn_with_state(access, guard::guard))
+        .layer(from_fn(v1::reword))
         .layer(from_fn(headers::secure))
         .layer(from_fn_with_state(limits, limits::limit))
         .layer(from_fn_with_state(metrics, observe::observe))

@@ -16,6 +16,7 @@ mod openapi;
 mod output;
 mod problem;
 mod reference;
+mod reword;
 mod scopes;
 mod sessions;
 mod snapshots;
@@ -41,6 +42,7 @@ use utoipa_axum::routes;
 
 use problem::Problem;
 use reference::Reference;
+pub(super) use reword::reword;
 pub(super) use stopping::Stopping;
 
 /// The routes below `/v1`.

@@ -59,20 +59,20 @@ fn members(value: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
 /// events are.
 fn common_answers(path: &str, operation: &mut Value) {
     let takes = |name: &str| operation.get(name).is_some();
-    let mut common = vec![("401", "Refusal"), ("403", "Problem"), ("429", "Refusal"), ("503", "Problem")];
+    let mut common = vec!["401", "403", "429", "503"];
     if takes("parameters") || takes("requestBody") {
-        common.push(("400", "Problem"));
+        common.push("400");
     }
     if path.contains('{') {
-        common.push(("404", "Problem"));
+        common.push("404");
     }
     if takes("requestBody") {
-        common.extend([("413", "Problem"), ("415", "Problem")]);
+        common.extend(["408", "413", "415"]);
     }
     let answers = &mut operation["responses"];
-    for (status, schema) in common {
+    for status in common {
         if answers.get(status).is_none() {
-            let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+            let schema = json!({ "$ref": "#/components/schemas/Problem" });
             answers[status] = json!({ "description": "", "content": { "application/json": { "schema": schema } } });
         }
     }
@@ -102,11 +102,12 @@ fn described(status: &str) -> &'static str {
         "401" => "Nobody is known by this key, or there was none.",
         "403" => "This caller may not do that.",
         "404" => "It does not exist, or is somebody else's.",
+        "408" => "The body did not come in time.",
         "409" => "It conflicts with what is there; `code` says how.",
         "410" => "It is gone.",
         "412" => "The head is not where `If-Match` says.",
         "413" => "The body, or what it adds up to, is larger than the limit.",
-        "415" => "The body is not `application/json`.",
+        "415" => "The body is not of the content type that is described.",
         "429" => "Too many requests: `Retry-After` says when to come back.",
         "503" => "The store cannot be reached at the moment: `Retry-After` says when to try again.",
         _ => "See `detail`.",
