@@ -235,7 +235,9 @@ impl StoreFile {
             return Err(newer(&self.path, format));
         }
         for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(format).unwrap_or(0)) {
-            tracing::info!(to = step + 1, "migrating the store's file");
+            if format > 0 {
+                tracing::info!(to = step + 1, "migrating the store's file");
+            }
             tx.execute_batch(&terse(sql)).map_err(|e| failure(e, "migrate"))?;
         }
         tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
