@@ -312,7 +312,7 @@ macro_rules! __conformance_list {
             a_purge_leaves_nothing: "A purge removes every record and says how many.",
             numbers_of_the_purged_are_not_given_again: "A late writer of a purged session reaches no other one.",
             what_is_deleted_already_can_be_purged: "What is deleted already can be purged.",
-            snapshot_ids_of_the_deleted_are_free: "The snapshot ids of a deleted session are free at once, and stay with whoever takes them.",
+            snapshot_ids_of_the_deleted_are_free: "A purge leaves nothing under the session's snapshot ids.",
         }
         artifacts {
             one_name_is_replaced_where_it_stands: "An artifact of a known name replaces it where it stands.",

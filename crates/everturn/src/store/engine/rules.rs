@@ -342,17 +342,14 @@ impl Ctx<'_> {
         Ok(())
     }
 
-    /// A snapshot id must be free, or be the one that this turn has reserved. What a deleted session leaves until it is
-    /// reclaimed is in nobody's way.
-    pub(crate) fn check_snapshot_id(&mut self, id: SnapshotId, turn: Option<(u64, u64)>) -> Result<()> {
-        let Some(row) = self.tx.snapshot(id)? else { return Ok(()) };
-        if row.status == SnapshotStatus::Pending && turn == row.turn.map(|turn| (row.num, turn)) {
-            return Ok(());
+    /// A snapshot id must be free, or be the one that this turn has reserved.
+    pub(crate) fn check_snapshot_id(&self, id: SnapshotId, turn: Option<(u64, u64)>) -> Result<()> {
+        match self.tx.snapshot(id)? {
+            Some(row) if !(row.status == SnapshotStatus::Pending && turn == row.turn.map(|turn| (row.num, turn))) => {
+                Err(Error::already_exists(format!("there is a snapshot {id} already: use a fresh id")))
+            }
+            _ => Ok(()),
         }
-        if self.tx.session(row.num)?.is_none_or(|session| session.deleted) {
-            return self.tx.remove_snapshot(id);
-        }
-        Err(Error::already_exists(format!("there is a snapshot {id} already: use a fresh id")))
     }
 
     /// The branch a point belongs to when nobody named one: the one whose head it is, else the only one whose line
