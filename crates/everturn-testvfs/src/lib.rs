@@ -47,7 +47,10 @@ mod trace;
 mod vfs;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub use crash::{Disk, Loss};
 use shared::Shared;
@@ -107,6 +110,28 @@ impl FaultVfs {
     /// Puts [`Op::Mark`] into the trace. Does nothing unless recording.
     pub fn mark(&self, label: impl Into<String>) {
         self.shared.mark(label.into());
+    }
+
+    /// Syncs a covered file past SQLite, as a program does that syncs a log by itself: recorded, counted and made to fail
+    /// like SQLite's own syncs.
+    pub fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let path: Arc<Path> = path.into();
+        let mut failed = None;
+        let rc = self.shared.sync(&path, false, || {
+            // Opened for writing, which some systems ask of those who sync. A log carries no locks that closing it drops.
+            match OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_data()) {
+                Ok(()) => rusqlite::ffi::SQLITE_OK,
+                Err(error) => {
+                    failed = Some(error);
+                    rusqlite::ffi::SQLITE_IOERR_FSYNC
+                }
+            }
+        });
+        match (rc, failed) {
+            (rusqlite::ffi::SQLITE_OK, _) => Ok(()),
+            (_, Some(error)) => Err(error),
+            (_, None) => Err(io::Error::other("the sync was made to fail")),
+        }
     }
 
     /// Makes the `n`-th sync from now on fail with `SQLITE_IOERR_FSYNC`, and all after it, until [`heal`](Self::heal).
