@@ -129,6 +129,12 @@ constructors! {
     aborted => Aborted, unavailable => Unavailable, corrupt => Corrupt, internal => Internal, unsupported => Unsupported,
 }
 
+impl Error {
+    pub(crate) fn of_another_agent(session: &crate::SessionId) -> Self {
+        Self::conflict(format!("session {session} belongs to another agent of this app: use another id"))
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;

@@ -66,6 +66,7 @@ broken_stores! {
 
     expect_ignored: |_| turns::IgnoresExpect => "busy::an_unexpected_head_is_a_conflict_before_any_work",
         "edits::an_edit_may_insist_on_its_head", "branches::a_move_may_insist_on_the_head", "busy::racing_turns_that_expect_one_head_have_one_winner";
+    agents_ignored: |_| turns::IgnoresAgents => "turns::a_turn_does_not_open_another_agents_session";
     keys_ignored: |_| turns::IgnoresKeys => "keys::a_running_turn_is_not_begun_twice",
         "keys::racing_requests_with_one_key_run_once";
     payloads_ignored: |_| turns::IgnoresPayloads::default() => "keys::another_payload_is_a_conflict";

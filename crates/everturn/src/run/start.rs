@@ -12,7 +12,7 @@ use crate::snapshot::SnapshotStatus;
 use crate::state::SessionState;
 use crate::store::{At, CreateSession, SnapshotRef, Store};
 use crate::turn::{Changes, CustomChange, TurnStatus};
-use crate::{BranchName, Error, ErrorKind, Result, SessionId, UserId};
+use crate::{BranchName, Error, ErrorKind, Result, UserId};
 
 /// What an invocation starts with.
 pub(crate) struct Started {
@@ -221,7 +221,9 @@ async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, ini
     let named = init.session.clone().or_else(|| def.default_session.clone());
     let id = named.clone().unwrap_or_else(|| def.session_id());
     let key = SessionKey::new(def.app.clone(), user.clone(), id.clone());
-    let found = if named.is_some() { own_session(def, store, &key).await? } else { None };
+    // Whether the session is there, and whose it is, is told by the begin where nothing hangs on it before.
+    let looks = init.initial.is_some() || init.branch.is_some() || def.compaction.is_some() || checks_stored(def);
+    let found = if named.is_some() && looks { own_session(def, store, &key).await? } else { None };
     if found.is_some() {
         refuse_initial(&init)?;
         let branch = init.branch.clone().unwrap_or_default();
@@ -253,17 +255,21 @@ async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, ini
 async fn own_session(def: &Definition, store: &dyn Store, key: &SessionKey) -> Result<Option<crate::SessionRecord>> {
     let found = store.session(key).await?;
     match &found {
-        Some(record) if record.agent.as_ref().is_some_and(|agent| *agent != def.name) => Err(Error::conflict(format!(
-            "session {} belongs to another agent of this app: use another id",
-            SessionId::as_str(&key.id)
-        ))),
+        Some(record) if record.agent.as_ref().is_some_and(|agent| *agent != def.name) => {
+            Err(Error::of_another_agent(&key.id))
+        }
         _ => Ok(found),
     }
 }
 
+/// Whether a stored state can be one that this agent cannot go on with.
+fn checks_stored(def: &Definition) -> bool {
+    def.schema.is_some() || def.upcasters.version() > 0
+}
+
 /// Refuses a state that this agent cannot go on with, where that can be told before a turn begins.
 async fn check_stored(def: &Definition, store: &dyn Store, at: At) -> Result<()> {
-    if def.schema.is_none() && def.upcasters.version() == 0 {
+    if !checks_stored(def) {
         return Ok(());
     }
     let Some(state) = store.state(at).await? else { return Ok(()) };

@@ -95,6 +95,11 @@ impl Tip {
         },
         schema: 0,
     };
+
+    /// Whether there is nothing in the state.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.messages == 0 && self.digests == StateDigests::EMPTY
+    }
 }
 
 impl PointState {

@@ -41,6 +41,20 @@ impl Breakage for IgnoresExpect {
     }
 }
 
+/// Whose a session is is not looked at.
+#[derive(Debug)]
+pub(crate) struct IgnoresAgents;
+
+#[async_trait]
+impl Breakage for IgnoresAgents {
+    async fn begin(&self, inner: &Inner, mut turn: BeginTurn) -> Result<Begin> {
+        if let Start::OpenOrCreate(create) = &mut turn.start {
+            create.agent = None;
+        }
+        inner.begin(turn).await
+    }
+}
+
 /// Keys are not looked at.
 #[derive(Debug)]
 pub(crate) struct IgnoresKeys;

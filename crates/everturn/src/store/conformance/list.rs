@@ -42,6 +42,7 @@ macro_rules! __conformance_list {
             usage_adds_up_failed_turns_too: "A session's usage counts all its turns, a line's only completed ones.",
             tool_calls_are_written_down: "Tool calls are written down, with the attempt that made each.",
             a_first_turn_may_create_its_session: "A turn can create its session, and opens it if it exists.",
+            a_turn_does_not_open_another_agents_session: "A turn that opens a session for an agent is refused another agent's.",
             what_messages_hold_survives_to_the_letter: "Messages are kept to the letter: unknown members, numbers, bytes.",
             a_snapshot_id_inside_a_message_is_not_kept: "`metadata.snapshotId` is stripped from messages that come in.",
             null_is_a_value_wherever_it_is_written: "A null that was written is told from what was left out.",

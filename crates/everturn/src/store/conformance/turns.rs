@@ -6,11 +6,11 @@ use super::bench::{
     Bench, answer, delta, edit, end, failure, invocation, iteration, json, key, said, set, step, texts, told, turn,
     turn_from,
 };
-use super::verdict::{Check, holds, same, there};
+use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{At, BeginTurn, Busy, CreateSession, EndTurn, Start, StepTurn, UpdateSession};
 use crate::{
-    AgentName, Artifact, Changes, EndStatus, Event, FinishReason, Input, Message, NewSnapshot, Outcome, SessionStatus,
-    SnapshotEvent, ToolEntry, ToolPhase, TurnError, TurnStatus, Usage,
+    AgentName, Artifact, Changes, EndStatus, ErrorKind, Event, FinishReason, Input, Message, NewSnapshot, Outcome,
+    SessionStatus, SnapshotEvent, ToolEntry, ToolPhase, TurnError, TurnStatus, Usage,
 };
 
 pub(super) async fn a_turn_adds_its_input_and_its_answer(t: Bench) -> Check {
@@ -280,6 +280,21 @@ pub(super) async fn a_first_turn_may_create_its_session(t: Bench) -> Check {
     let start = Start::OpenOrCreate(Box::new(unnamed));
     let begun = t.store.begin(BeginTurn::new(start, invocation("i"), Input::text("x"))).await?.begun()?;
     holds(begun.session != key, "without an id and a key a fresh session is made")
+}
+
+pub(super) async fn a_turn_does_not_open_another_agents_session(t: Bench) -> Check {
+    let begin = |agent: Option<&str>| -> Result<BeginTurn, crate::Error> {
+        let mut create = CreateSession::at(key("s"));
+        create.agent = agent.map(AgentName::new).transpose()?;
+        let start = Start::OpenOrCreate(Box::new(create));
+        Ok(BeginTurn::new(start, invocation("i"), Input::text("hello")).busy(Busy::Refuse))
+    };
+    t.run(begin(Some("helper"))?, "one").await?;
+    let other = t.store.begin(begin(Some("other"))?).await;
+    refused(other, ErrorKind::Conflict, "a turn of another agent in the session")?;
+    t.run(begin(Some("helper"))?, "two").await?;
+    t.run(begin(None)?, "three").await?;
+    same(t.record(&key("s")).await?.turns, 3, "the turns in the session")
 }
 
 pub(super) async fn what_messages_hold_survives_to_the_letter(t: Bench) -> Check {

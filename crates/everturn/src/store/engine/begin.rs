@@ -17,6 +17,7 @@ use crate::turn::{Begin, Begun, Fence, RecordKind};
 use crate::{BranchName, Error, Point, Result, TurnId};
 
 /// A turn about to begin, made ready.
+#[derive(Clone)]
 pub(crate) struct NewTurn {
     pub(crate) turn: BeginTurn,
     pub(crate) payload: Digest,
@@ -177,7 +178,8 @@ fn write_begin(
     }
     ctx.tx.put_session(&session)?;
     let answer = Begin::Begun(begun(&session, &turn, &tip));
-    Ok(Written { answer, record: Some((place, meta)), session: session.num })
+    let blank = base.tip.is_blank().then(|| (session.key.id.clone(), base.tip));
+    Ok(Written { answer, record: Some((place, meta)), blank, session: session.num })
 }
 
 fn begun(session: &SessionRow, turn: &TurnRow, tip: &Tip) -> Begun {
@@ -203,7 +205,13 @@ fn find_start(ctx: &Ctx<'_>, request: &BeginTurn) -> Result<Option<(SessionRow, 
         Start::OpenOrCreate(create) => {
             let id = create.id.clone().ok_or_else(|| Error::internal("a session to open has no id"))?;
             let key = SessionKey::new(create.app.clone(), create.user.clone(), id);
-            Ok(ctx.tx.find_session(&key)?.map(|row| (row, None)))
+            let Some(row) = ctx.tx.find_session(&key)? else { return Ok(None) };
+            if let (Some(wanted), Some(agent)) = (&create.agent, &row.agent)
+                && wanted != agent
+            {
+                return Err(Error::of_another_agent(&key.id));
+            }
+            Ok(Some((row, None)))
         }
         Start::Point { session, point } => {
             let session = live_session(ctx.tx, session)?;
@@ -246,8 +254,8 @@ fn repeated(ctx: &mut Ctx<'_>, session: &SessionRow, row: &KeyRow, new: &NewTurn
         Some(turn) if ctx.env.alive(&turn.beat) => Begin::Running(id),
         Some(turn) => {
             let (begun, place, meta) = take_over_row(ctx, session.clone(), turn)?;
-            let written = Written { answer: Begin::Begun(begun), record: Some((place, meta)), session: session.num };
-            return Ok(Step::Done(written));
+            let (answer, record) = (Begin::Begun(begun), Some((place, meta)));
+            return Ok(Step::Done(Written { answer, record, blank: None, session: session.num }));
         }
         None => match ended(ctx.tx, session, row.turn)? {
             Some(ended) => Begin::Ended(Box::new(ended)),
@@ -267,7 +275,7 @@ pub(crate) fn take_over(ctx: &mut Ctx<'_>, id: TurnId) -> Result<Written<Begun>>
     }
     let num = session.num;
     let (begun, place, meta) = take_over_row(ctx, session, turn)?;
-    Ok(Written { answer: begun, record: Some((place, meta)), session: num })
+    Ok(Written { answer: begun, record: Some((place, meta)), blank: None, session: num })
 }
 
 /// Starts the next attempt at a dead turn: the same start, the same input, a higher fence.

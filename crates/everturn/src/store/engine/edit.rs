@@ -89,5 +89,5 @@ pub(crate) fn commit(
         on_head,
         at: ctx.env.now,
     };
-    Ok(Step::Done(Written { answer: receipt, record: Some((base.place(), meta)), session: num }))
+    Ok(Step::Done(Written { answer: receipt, record: Some((base.place(), meta)), blank: None, session: num }))
 }

@@ -20,7 +20,8 @@ pub(crate) struct Fold {
     state: PointState,
     /// Patches since the custom state was last known as a whole; applied once, at the end.
     patches: Vec<Box<str>>,
-    artifacts: Vec<FoldArtifact>,
+    /// The artifacts, once they change.
+    artifacts: Option<Vec<FoldArtifact>>,
     /// Messages that are not in the state yet.
     gather: Gather,
 }
@@ -33,16 +34,7 @@ struct FoldArtifact {
 
 impl Fold {
     pub(crate) fn from(state: PointState) -> Self {
-        let artifacts = state
-            .artifacts
-            .iter()
-            .map(|artifact| FoldArtifact {
-                name: artifact.content.name.clone(),
-                digest: artifact.digest,
-                content: Some(artifact.content.clone()),
-            })
-            .collect();
-        Self { state, patches: Vec::new(), artifacts, gather: Gather::default() }
+        Self { state, patches: Vec::new(), artifacts: None, gather: Gather::default() }
     }
 
     /// Adds one record, given as it is stored.
@@ -91,8 +83,9 @@ impl Fold {
     }
 
     fn stand_after(&mut self, meta: &RecordMeta, artifacts: Vec<ArtifactBody>, view: Option<ViewBody>) {
-        for change in artifacts {
-            change_artifacts(&mut self.artifacts, change);
+        if !artifacts.is_empty() {
+            let list = self.artifacts.get_or_insert_with(|| fold_artifacts(&self.state));
+            artifacts.into_iter().for_each(|change| change_artifacts(list, change));
         }
         match view {
             None => {}
@@ -116,20 +109,27 @@ impl Fold {
             }
             self.state.custom = Some(Json::trusted(node.print()));
         }
-        let artifacts = self
-            .artifacts
-            .into_iter()
-            .map(|artifact| {
+        if let Some(artifacts) = self.artifacts {
+            let artifacts = artifacts.into_iter().map(|artifact| {
                 let content = match artifact.content {
                     Some(content) => content,
                     None => content(artifact.digest)?,
                 };
                 Ok(StateArtifact { digest: artifact.digest, content })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        self.state.artifacts = Arc::new(artifacts);
+            });
+            self.state.artifacts = Arc::new(artifacts.collect::<Result<Vec<_>>>()?);
+        }
         Ok(self.state)
     }
+}
+
+fn fold_artifacts(state: &PointState) -> Vec<FoldArtifact> {
+    let fold = |artifact: &StateArtifact| FoldArtifact {
+        name: artifact.content.name.clone(),
+        digest: artifact.digest,
+        content: Some(artifact.content.clone()),
+    };
+    state.artifacts.iter().map(fold).collect()
 }
 
 fn change_artifacts(list: &mut Vec<FoldArtifact>, change: ArtifactBody) {
@@ -148,11 +148,11 @@ fn change_artifacts(list: &mut Vec<FoldArtifact>, change: ArtifactBody) {
 
 /// The list of artifact digests after some changes, for preparing a record.
 pub(crate) fn artifact_digests_after(base: &PointState, changes: &[ArtifactBody]) -> Vec<Digest> {
-    let mut fold = Fold::from(base.clone());
+    let mut list = fold_artifacts(base);
     for change in changes {
-        change_artifacts(&mut fold.artifacts, change.clone());
+        change_artifacts(&mut list, change.clone());
     }
-    fold.artifacts.iter().map(|artifact| artifact.digest).collect()
+    list.iter().map(|artifact| artifact.digest).collect()
 }
 
 /// Adds up a line, from a state that lies on it or from nothing.

@@ -24,6 +24,7 @@ mod rules;
 mod scopes;
 mod sessions;
 mod snapshots;
+mod standing;
 mod streams;
 mod tables;
 mod tree;
@@ -33,10 +34,9 @@ mod walk;
 mod watch;
 mod writes;
 
-use std::collections::HashMap;
 use std::fmt::Debug;
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use body::{put_varint, take_varint};
@@ -56,6 +56,7 @@ use prepare::Draft;
 use queue::{News, Queues};
 use rules::show;
 use sessions::{NewFork, NewSession};
+use standing::Standing;
 
 use super::Watch;
 use super::request::*;
@@ -83,11 +84,14 @@ pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static;
 
-    /// Reads from one consistent moment.
+    /// Reads from one consistent moment. What is read is as durable as it is ever said to be.
     fn read<T, F>(&self, reader: F) -> impl Future<Output = Result<T>> + Send
     where
         T: Send + 'static,
         F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static;
+
+    /// Waits until what rules have seen so far is as durable as it is said to be.
+    fn settled(&self) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes sure that what was removed is gone from every file.
     fn scrub(&self) -> impl Future<Output = Result<()>> + Send;
@@ -140,8 +144,7 @@ pub(crate) struct Inner<B: Backend> {
     cache: Arc<StateCache>,
     news: News,
     queues: Queues<(SessionKey, BranchName)>,
-    /// Where the turns begun here stand, so that the state they follow need not be asked for.
-    tips: Mutex<HashMap<TurnId, Place>>,
+    standing: Standing,
 }
 
 /// Records removed in one go while a deleted session is reclaimed, so that turns need not wait long.
@@ -163,7 +166,7 @@ impl<B: Backend> Engine<B> {
             cache,
             news: News::default(),
             queues: Queues::default(),
-            tips: Mutex::default(),
+            standing: Standing::default(),
         }))
     }
 
@@ -354,6 +357,11 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn state(&self, at: At) -> Result<Option<PointState>> {
+        if let At::Point(key, point) = &at
+            && let Some(state) = self.standing.place(key, *point).and_then(|place| self.cache.get(place))
+        {
+            return Ok(Some(owned_by(state, &key.id)));
+        }
         let cache = self.cache.clone();
         self.backend
             .read(move |read, _| {

@@ -91,47 +91,46 @@ impl Draft {
             || self.state.remove.iter().any(session_key)
     }
 
-    /// Makes the record. The base is the state it follows; it may be left out when it is not needed.
+    /// Makes the record, and may make it again for another base.
     pub(crate) fn prepare(&self, base: Option<&PointState>, limits: &Limits) -> Result<Prepared> {
+        self.clone().into_prepared(base, limits)
+    }
+
+    /// Makes the record. The base is the state it follows; it may be left out when it is not needed.
+    pub(crate) fn into_prepared(self, base: Option<&PointState>, limits: &Limits) -> Result<Prepared> {
         let needs_base = self.needs_base();
         let base = base.filter(|_| needs_base);
         if needs_base && base.is_none() {
             return Err(Error::internal("a record was prepared without the state it follows"));
         }
-        let mut body = Body {
-            begin: self.begin.clone(),
-            invocation: self.invocation.clone(),
-            end: self.end.clone(),
-            admin: self.admin.clone(),
-            tools: self.changes.tools.clone(),
-            usage: self.changes.usage,
-            ..Body::default()
-        };
-        check_tools(&body.tools)?;
+        let Self { mut changes, state, begin, invocation, end, admin } = self;
+        let tools = std::mem::take(&mut changes.tools);
+        check_tools(&tools)?;
+        let mut body = Body { begin, invocation, end, admin, tools, usage: changes.usage, ..Body::default() };
         let mut parts = Parts::default();
-        if let Some(splice) = &self.changes.splice {
+        if let Some(splice) = &changes.splice {
             parts.splice(splice, base, &mut body)?;
         }
-        parts.usage = self.changes.usage;
-        for event in self.changes.events.iter().filter(|event| !event.partial) {
+        parts.usage = changes.usage;
+        for event in std::mem::take(&mut changes.events).into_iter().filter(|event| !event.partial) {
             parts.event(event, &mut body)?;
         }
-        parts.delta(&self.state)?;
-        let custom = parts.custom(&self.changes, base, limits)?;
+        parts.delta(&state)?;
+        let custom = parts.custom(&changes, base, limits)?;
         let custom = custom.map(|(custom, stored)| {
             body.custom = Some(stored);
             custom
         });
-        let (puts, artifacts) = put_artifacts(&self.changes.artifacts, base, &mut body, limits)?;
-        let view = match &self.changes.view {
+        let (puts, artifacts) = put_artifacts(&changes.artifacts, base, &mut body, limits)?;
+        let view = match changes.view {
             None => None,
             Some(ViewChange::Clear) => {
                 body.view = Some(ViewBody::Clear(true));
                 Some(Digest::ABSENT)
             }
             Some(ViewChange::Set(view)) => {
-                let digest = Digest::of_json(&Json::from_value(view)?)?;
-                body.view = Some(ViewBody::Set(view.clone()));
+                let digest = Digest::of_json(&Json::from_value(&view)?)?;
+                body.view = Some(ViewBody::Set(view));
                 Some(digest)
             }
         };
@@ -146,7 +145,7 @@ impl Draft {
             artifacts,
             puts,
             view,
-            schema: self.changes.schema_version,
+            schema: changes.schema_version,
             usage: parts.usage,
             width: (body.events.len() as u64).max(1),
             scopes: parts.scopes,
@@ -188,41 +187,44 @@ impl Parts {
         if keep > base.messages.len() {
             return Err(Error::invalid(format!("cannot keep {keep} messages: there are only {}", base.messages.len())));
         }
-        let messages = self.messages(&splice.messages)?;
+        let messages = self.messages(splice.messages.clone())?;
         self.splice = Some((splice.keep, base.messages.chain_at(keep)?));
         body.splice = Some(SpliceBody { keep: splice.keep, messages });
         Ok(())
     }
 
-    fn messages(&mut self, messages: &[Message]) -> Result<Vec<Message>> {
+    fn messages(&mut self, messages: Vec<Message>) -> Result<Vec<Message>> {
         messages
-            .iter()
+            .into_iter()
             .map(|message| {
-                let message = message.clone().without_snapshot_id()?;
+                let message = message.without_snapshot_id()?;
                 self.messages.push(Digest::of_json_text(message.as_str())?);
                 Ok(message)
             })
             .collect()
     }
 
-    fn event(&mut self, event: &Event, body: &mut Body) -> Result<()> {
-        let mut stored = event.clone();
+    fn event(&mut self, mut event: Event, body: &mut Body) -> Result<()> {
         // Where an event stands is the store's to say.
-        stored.seq = 0;
-        stored.turn_index = None;
-        stored.messages = self.messages(&event.messages)?;
-        stored.state_delta.retain(|key, _| split_key(key).0 != Scope::Temp);
-        stored.state_removed.retain(|key| split_key(key).0 != Scope::Temp);
-        let delta = StateDelta { set: stored.state_delta.clone(), remove: stored.state_removed.clone() };
-        self.delta(&delta)?;
+        event.seq = 0;
+        event.turn_index = None;
+        event.messages = self.messages(event.messages)?;
+        if !event.state_delta.is_empty() || !event.state_removed.is_empty() {
+            event.state_delta.retain(|key, _| split_key(key).0 != Scope::Temp);
+            event.state_removed.retain(|key| split_key(key).0 != Scope::Temp);
+            self.delta(&StateDelta { set: event.state_delta.clone(), remove: event.state_removed.clone() })?;
+        }
         if let Some(usage) = &event.usage {
             self.usage.add(usage);
         }
-        body.events.push(stored);
+        body.events.push(event);
         Ok(())
     }
 
     fn delta(&mut self, delta: &StateDelta) -> Result<()> {
+        if delta.is_empty() {
+            return Ok(());
+        }
         if let Some(key) = delta.set.keys().chain(&delta.remove).find(|key| split_key(key).1.is_empty()) {
             return Err(Error::invalid(format!("the state key {key:?} has no name: put one behind the prefix")));
         }

@@ -31,20 +31,28 @@ pub(crate) struct Front<K: Eq + Hash> {
 }
 
 impl<K: Eq + Hash + Clone> Queues<K> {
+    fn lock_of(&self, key: &K) -> Arc<tokio::sync::Mutex<()>> {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = map.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        map.insert(key.clone(), Arc::downgrade(&lock));
+        lock
+    }
+
+    /// One's turn, if nobody else wants it.
+    pub(crate) fn try_enter(&self, key: &K) -> Option<Front<K>> {
+        let lock = self.lock_of(key);
+        let guard = lock.clone().try_lock_owned().ok();
+        // Made all the same: it takes the lock away that nobody got.
+        let front = Front { guard, lock: Some(lock), key: key.clone(), queues: self.clone() };
+        front.guard.is_some().then_some(front)
+    }
+
     /// Waits for one's turn, first come first served.
     pub(crate) async fn enter(&self, key: K) -> Front<K> {
-        let lock = {
-            let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let slot = map.entry(key.clone()).or_default();
-            match slot.upgrade() {
-                Some(lock) => lock,
-                None => {
-                    let lock = Arc::new(tokio::sync::Mutex::new(()));
-                    *slot = Arc::downgrade(&lock);
-                    lock
-                }
-            }
-        };
+        let lock = self.lock_of(&key);
         let mut front = Front { guard: None, lock: Some(lock.clone()), key, queues: self.clone() };
         front.guard = Some(lock.lock_owned().await);
         front

@@ -8,19 +8,21 @@ use crate::snapshot::{FinishReason, SnapshotEvent, SnapshotStatus};
 use crate::state::Tip;
 use crate::store::{Detach, EndTurn, StepTurn, TurnRef};
 use crate::turn::{Aborted, EndStatus, EndedTurn, Fence, NewSnapshot, Outcome, Receipt, RecordKind, TurnStatus};
-use crate::{Error, Point, Result, SnapshotId, TurnId};
+use crate::{Error, Point, Result, SessionId, SnapshotId, TurnId};
 
 /// What the writer found out about a turn, beside what the caller asked.
 pub(crate) struct Written<T> {
     pub(crate) answer: T,
     /// The record that was written and what it followed, for the cache.
     pub(crate) record: Option<(Place, RecordMeta)>,
+    /// What it followed, where there is nothing in that state: the session's own start, most often.
+    pub(crate) blank: Option<(SessionId, Tip)>,
     pub(crate) session: u64,
 }
 
 impl<T> Written<T> {
     pub(crate) fn nothing(session: u64, answer: T) -> Self {
-        Self { answer, record: None, session }
+        Self { answer, record: None, blank: None, session }
     }
 }
 
@@ -179,7 +181,7 @@ pub(crate) fn step(
         on_head: false,
         at: ctx.env.now,
     };
-    Ok(Step::Done(Written { answer: receipt, record: Some((base, appended.meta)), session: session.num }))
+    Ok(Step::Done(Written { answer: receipt, record: Some((base, appended.meta)), blank: None, session: session.num }))
 }
 
 fn append_empty_step(
@@ -321,7 +323,7 @@ fn finish_turn(
         on_head,
         at: ctx.env.now,
     };
-    Ok(Written { answer: receipt, record: Some((base, meta)), session: session.num })
+    Ok(Written { answer: receipt, record: Some((base, meta)), blank: None, session: session.num })
 }
 
 /// Finds the turn somebody means; a session that is gone has none.
@@ -374,7 +376,7 @@ pub(crate) fn abort(ctx: &mut Ctx<'_>, which: &TurnRef, prepared: &Prepared) -> 
     let snapshot = turn.snapshot.map(NewSnapshot::new);
     let finish = Finish { status: EndStatus::Aborted, outcome: &outcome, snapshot, prepared };
     let written = finish_turn(ctx, session, turn, finish)?;
-    Ok(Written { answer: Aborted { turn: id, before }, record: None, session: written.session })
+    Ok(Written::nothing(written.session, Aborted { turn: id, before }))
 }
 
 pub(crate) fn renew(ctx: &mut Ctx<'_>, fence: &Fence) -> Result<()> {

@@ -1,6 +1,6 @@
 //! The turns' side of an engine: requests are made ready here, written, and their states kept at hand.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::Notify;
 
@@ -17,12 +17,9 @@ use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::Json;
 use crate::state::PointState;
-use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Start, StepTurn, TurnRef};
+use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Limits, Start, StepTurn, TurnRef};
 use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Outcome, Receipt, RecordKind};
-use crate::{BranchName, Error, ErrorKind, FinishReason, Result, SessionId, TurnId, TurnKey};
-
-/// Turns whose place is remembered; the rest are asked for.
-const MAX_TIPS: usize = 65_536;
+use crate::{BranchName, Error, ErrorKind, FinishReason, Point, Result, SessionId, TurnId, TurnKey};
 
 impl<B: Backend> Inner<B> {
     pub(crate) async fn begin(&self, mut turn: BeginTurn) -> Result<Begin> {
@@ -40,16 +37,22 @@ impl<B: Backend> Inner<B> {
             (Start::OpenOrCreate(_), Busy::Wait(limit)) => create.as_ref().map(|new| (new.key.clone(), limit)),
             _ => None,
         };
-        let Some((key, limit)) = queue else { return self.try_begin(turn, payload, create).await };
-        let place = (key, turn.branch.clone().unwrap_or_default());
+        let branch = turn.branch.clone().unwrap_or_default();
+        let mut attempt = Attempt::prepare(turn, payload, create, &self.config.limits)?;
+        let Some((key, limit)) = queue else { return self.try_begin(&mut attempt).await };
+        let place = (key, branch);
         let deadline = tokio::time::Instant::now() + limit;
         let waited = |error: Option<Error>| {
             error.unwrap_or_else(|| {
                 Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"))
             })
         };
-        let Ok(_front) = tokio::time::timeout_at(deadline, self.queues.enter(place.clone())).await else {
-            return Err(waited(None));
+        let _front = match self.queues.try_enter(&place) {
+            Some(front) => front,
+            None => match tokio::time::timeout_at(deadline, self.queues.enter(place.clone())).await {
+                Ok(front) => front,
+                Err(_) => return Err(waited(None)),
+            },
         };
         let mut news = None;
         loop {
@@ -59,7 +62,7 @@ impl<B: Backend> Inner<B> {
                 told.as_mut().enable();
                 told
             });
-            match self.try_begin(turn.clone(), payload, create.clone()).await {
+            match self.try_begin(&mut attempt).await {
                 Err(error) if error.kind() == ErrorKind::Busy => {
                     let now = tokio::time::Instant::now();
                     if now >= deadline {
@@ -79,40 +82,37 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    async fn try_begin(&self, mut turn: BeginTurn, payload: Digest, mut create: Option<NewSession>) -> Result<Begin> {
-        let draft = begin_draft(&mut turn);
-        let needs_base = draft.needs_base();
-        if needs_base && let Some(new) = create.take() {
+    async fn try_begin(&self, attempt: &mut Attempt) -> Result<Begin> {
+        if let (Some(_), Some(new)) = (&attempt.draft, &attempt.new.create) {
             // The input changes state, which must be there first.
+            let new = new.clone();
             let made = self.write(Sync::Lazy, move |ctx| sessions::create(ctx, &new).map(drop)).await;
             match made {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
+                _ => attempt.new = Arc::new(NewTurn { create: None, ..(*attempt.new).clone() }),
             }
         }
-        let mut prepared = if needs_base { None } else { Some(Arc::new(draft.prepare(None, &self.config.limits)?)) };
-        let mut new = NewTurn { turn, payload, create, prepared: prepared.clone() };
         loop {
-            let shared = Arc::new(new);
-            let job = shared.clone();
+            let job = attempt.new.clone();
             match self.write(Sync::Lazy, move |ctx| begin::begin(ctx, &job)).await? {
                 Step::Done(written) => {
-                    if let Begin::Begun(begun) = &written.answer {
-                        self.remember_tip(begun.turn, &written);
+                    self.remember(&written, attempt.new.prepared.as_deref());
+                    if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
+                        self.standing.begun(begun.turn, &begun.session, *from, meta.place());
                     }
-                    self.remember(&written, prepared.as_deref());
                     self.news.tell(written.session);
+                    if matches!(written.answer, Begin::Ended(_)) {
+                        // Whoever ended it may still be waiting for the disk.
+                        self.backend.settled().await?;
+                    }
                     return Ok(written.answer);
                 }
                 Step::Rebase(place) => {
-                    let state = self.state_at(place).await?;
-                    prepared = Some(Arc::new(draft.prepare(Some(&state), &self.config.limits)?));
-                    new = NewTurn {
-                        turn: shared.turn.clone(),
-                        payload,
-                        create: shared.create.clone(),
-                        prepared: prepared.clone(),
-                    };
+                    let draft = attempt.draft.as_ref();
+                    let draft = draft.ok_or_else(|| Error::internal("a begin that follows anything was to follow"))?;
+                    let prepared = draft.prepare(Some(&self.state_at(place).await?), &self.config.limits)?;
+                    let prepared = Some(Arc::new(prepared));
+                    attempt.new = Arc::new(NewTurn { prepared, ..(*attempt.new).clone() });
                 }
             }
         }
@@ -121,10 +121,12 @@ impl<B: Backend> Inner<B> {
     pub(crate) async fn step(&self, mut step: StepTurn) -> Result<Receipt> {
         let draft = Draft::of(std::mem::take(&mut step.changes));
         let turn = step.fence.turn;
-        let base = self.tip_of(turn);
+        let base = self.standing.of(turn);
         let step = Arc::new(step);
         let written = self.write_after(draft, base, move |ctx, prepared| turns::step(ctx, &step, prepared)).await?;
-        self.remember_tip(turn, &written);
+        if let Some((_, meta)) = &written.record {
+            self.standing.moved(turn, meta.place());
+        }
         Ok(written.answer)
     }
 
@@ -136,10 +138,10 @@ impl<B: Backend> Inner<B> {
             ..Draft::default()
         };
         let turn = end.fence.turn;
-        let base = self.tip_of(turn);
+        let base = self.standing.of(turn);
         let end = Arc::new(end);
         let written = self.write_after(draft, base, move |ctx, prepared| turns::end(ctx, &end, prepared)).await?;
-        self.forget_tip(turn);
+        self.standing.ended(turn);
         Ok(written.answer)
     }
 
@@ -197,7 +199,7 @@ impl<B: Backend> Inner<B> {
         let draft = Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
         let prepared = draft.prepare(None, &self.config.limits)?;
         let written = self.write(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
-        self.forget_tip(written.answer.turn);
+        self.standing.ended(written.answer.turn);
         self.news.tell(written.session);
         Ok(written.answer)
     }
@@ -209,35 +211,26 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {
         let written = self.write(Sync::Durable, move |ctx| begin::take_over(ctx, turn)).await?;
-        self.remember_tip(turn, &written);
+        if let Some((from, meta)) = &written.record {
+            self.standing.begun(turn, &written.answer.session, *from, meta.place());
+        }
         self.news.tell(written.session);
         Ok(written.answer)
     }
 
-    fn tip_of(&self, turn: TurnId) -> Option<Place> {
-        self.tips.lock().unwrap_or_else(PoisonError::into_inner).get(&turn).copied()
-    }
-
-    fn remember_tip<T>(&self, turn: TurnId, written: &Written<T>) {
-        let Some((_, meta)) = &written.record else { return };
-        let mut tips = self.tips.lock().unwrap_or_else(PoisonError::into_inner);
-        if tips.len() >= MAX_TIPS {
-            tips.clear();
-        }
-        tips.insert(turn, meta.place());
-    }
-
-    fn forget_tip(&self, turn: TurnId) {
-        self.tips.lock().unwrap_or_else(PoisonError::into_inner).remove(&turn);
-    }
-
-    /// Keeps the state after a record at hand, if the one before it was.
+    /// Keeps the state after a record at hand, if the one before it was or has nothing in it.
     fn remember<T>(&self, written: &Written<T>, prepared: Option<&Prepared>) {
         let (Some((base, meta)), Some(prepared)) = (&written.record, prepared) else { return };
         if meta.kind == RecordKind::Void {
             return;
         }
-        let Some(before) = self.cache.get(*base) else { return };
+        let blank = || {
+            let (session, tip) = written.blank.clone()?;
+            let state = PointState { point: Point::new(base.seq), tip, ..PointState::empty(session) };
+            self.cache.put(*base, true, state.clone());
+            Some(state)
+        };
+        let Some(before) = self.cache.get(*base).or_else(blank) else { return };
         let after = || -> Result<PointState> {
             let mut fold = Fold::from(before);
             fold.apply_written(meta, &prepared.body, prepared.custom.as_ref().map(|custom| &custom.value));
@@ -253,6 +246,24 @@ impl<B: Backend> Inner<B> {
             }
             Err(error) => tracing::warn!(%error, "a state was not kept at hand"),
         }
+    }
+}
+
+/// A turn about to begin, for as often as it is tried.
+struct Attempt {
+    new: Arc<NewTurn>,
+    /// Its record, where that depends on the state it follows and so must be made for it.
+    draft: Option<Draft>,
+}
+
+impl Attempt {
+    fn prepare(mut turn: BeginTurn, payload: Digest, create: Option<NewSession>, limits: &Limits) -> Result<Self> {
+        let draft = begin_draft(&mut turn);
+        let (prepared, draft) = match draft.needs_base() {
+            true => (None, Some(draft)),
+            false => (Some(Arc::new(draft.into_prepared(None, limits)?)), None),
+        };
+        Ok(Self { new: Arc::new(NewTurn { turn, payload, create, prepared }), draft })
     }
 }
 

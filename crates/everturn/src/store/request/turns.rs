@@ -16,7 +16,7 @@ pub enum Start {
     Session(SessionKey),
     /// At the head of a session's branch; the session is created if there is none. Without an id a fresh one is made,
     /// or, when the turn has a key, one that derives from app, user and key: so a retried first request makes one
-    /// session.
+    /// session. Refused as a `Conflict` where an agent is named and the session is another one's.
     OpenOrCreate(Box<CreateSession>),
     /// At a completed snapshot, which must belong to the session if one is named.
     Snapshot {
