@@ -92,6 +92,8 @@ impl MemoryOptions {
     #[must_use]
     pub fn build(self) -> MemoryStore {
         let memory = Memory {
+            owner: "memory".into(),
+            boot: self.0.clock.boot_id().into(),
             tables: RwLock::default(),
             clock: self.0.clock.clone(),
             lease: u64::try_from(self.0.lease.as_micros()).unwrap_or(u64::MAX),
@@ -121,20 +123,20 @@ engine_store!(MemoryStore);
 struct Memory {
     tables: RwLock<Tables>,
     clock: Arc<dyn Clock>,
+    /// All writers are this process, and it is alive.
+    owner: Arc<str>,
+    boot: Arc<str>,
     lease: u64,
     stream_grace: u64,
 }
-
-/// All writers are this process, and it is alive.
-const OWNER: &str = "memory";
 
 impl Memory {
     fn env(&self) -> Env<'_> {
         Env {
             now: self.clock.now(),
             uptime: u64::try_from(self.clock.uptime().as_micros()).unwrap_or(u64::MAX),
-            boot: self.clock.boot_id(),
-            owner: OWNER,
+            boot: &self.boot,
+            owner: &self.owner,
             lease: self.lease,
             stream_grace: self.stream_grace,
             holds_lock: &|_| true,
@@ -159,6 +161,10 @@ impl Backend for Memory {
     {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         reader(&*tables, &self.env())
+    }
+
+    async fn settled(&self) -> Result<()> {
+        Ok(())
     }
 
     async fn scrub(&self) -> Result<()> {

@@ -1,5 +1,7 @@
 //! What every rule needs: time, liveness, and a session's record as it is written.
 
+use std::sync::Arc;
+
 use super::body::{Body, EndBody, EndBodyStatus, encode};
 use super::line::{Lines, climb, find_point};
 use super::prepare::Prepared;
@@ -19,8 +21,8 @@ pub(crate) struct Env<'a> {
     pub(crate) now: Timestamp,
     /// Microseconds since the machine started.
     pub(crate) uptime: u64,
-    pub(crate) boot: &'a str,
-    pub(crate) owner: &'a str,
+    pub(crate) boot: &'a Arc<str>,
+    pub(crate) owner: &'a Arc<str>,
     /// How long a writer may be silent before it is taken for dead, in microseconds.
     pub(crate) lease: u64,
     /// How long the stream of a turn that has ended stays, in microseconds.
@@ -31,14 +33,14 @@ pub(crate) struct Env<'a> {
 
 impl Env<'_> {
     pub(crate) fn beat(&self) -> Beat {
-        Beat { owner: self.owner.to_owned(), boot: self.boot.to_owned(), uptime: self.uptime, at: self.now }
+        Beat { owner: self.owner.clone(), boot: self.boot.clone(), uptime: self.uptime, at: self.now }
     }
 
     /// Whether whoever gave this sign of life may still be working. The wall clock has no say in it.
     pub(crate) fn alive(&self, beat: &Beat) -> bool {
-        beat.boot == self.boot
+        beat.boot == *self.boot
             && self.uptime.saturating_sub(beat.uptime) <= self.lease
-            && (beat.owner == self.owner || (self.holds_lock)(&beat.owner))
+            && (beat.owner == *self.owner || (self.holds_lock)(&beat.owner))
     }
 }
 

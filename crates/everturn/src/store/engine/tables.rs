@@ -4,6 +4,7 @@
 //! they wrote becomes visible together, and nothing else.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::line::Interval;
 use crate::digest::Digest;
@@ -164,8 +165,8 @@ pub(crate) struct PutArtifact {
 /// The last sign of life of whoever runs a turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Beat {
-    pub(crate) owner: String,
-    pub(crate) boot: String,
+    pub(crate) owner: Arc<str>,
+    pub(crate) boot: Arc<str>,
     /// Microseconds since the machine started.
     pub(crate) uptime: u64,
     pub(crate) at: Timestamp,

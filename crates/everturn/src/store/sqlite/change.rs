@@ -62,16 +62,29 @@ impl Progress {
     }
 }
 
+/// Whether two rows of a session differ in nothing but what [`Progress`] tells.
+fn is_progress(before: &SessionRow, after: &SessionRow) -> bool {
+    let SessionRow { num, tree, key, agent, title, labels, metadata, created_at, .. } = after;
+    let SessionRow { inherited, forked, deleted, created_pos, .. } = after;
+    let SessionRow { updated_at: _, next_seq: _, main: _, usage: _, interrupted: _, updated_pos: _, .. } = after;
+    (*num, *tree, *created_at, *deleted, *created_pos)
+        == (before.num, before.tree, before.created_at, before.deleted, before.created_pos)
+        && *key == before.key
+        && *agent == before.agent
+        && *title == before.title
+        && *labels == before.labels
+        && *metadata == before.metadata
+        && *inherited == before.inherited
+        && *forked == before.forked
+}
+
 impl Change {
     /// The shortest way to say that a session's row is this one now, given what the journal said of it before.
     pub(super) fn of_session(row: &SessionRow, before: Option<&SessionRow>) -> Self {
-        let progress = Progress::of(row);
-        let same = before.is_some_and(|before| {
-            let mut then = before.clone();
-            progress.clone().apply_to(&mut then);
-            then == *row
-        });
-        if same { Self::Progress(progress) } else { Self::Session(Box::new(row.clone())) }
+        match before.is_some_and(|before| is_progress(before, row)) {
+            true => Self::Progress(Progress::of(row)),
+            false => Self::Session(Box::new(row.clone())),
+        }
     }
 }
 

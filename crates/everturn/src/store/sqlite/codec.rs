@@ -305,6 +305,11 @@ pub(super) fn record(row: &Row<'_>) -> Result<RecordRow> {
     Ok(RecordRow { meta: meta(row)?, body: packed(row)?.to_vec() })
 }
 
+/// The greatest id, where there is any.
+pub(super) fn newest_snapshot(row: &Row<'_>) -> Result<Option<SnapshotId>> {
+    snapshot_id(row, "id")
+}
+
 pub(super) fn snapshot(row: &Row<'_>) -> Result<SnapshotRow> {
     Ok(SnapshotRow {
         id: snapshot_id(row, "id")?.ok_or_else(|| damaged("a snapshot"))?,

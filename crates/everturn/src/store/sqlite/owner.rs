@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::file::{StoreFile, create_private_dir};
 use crate::{Error, Result};
@@ -12,7 +13,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Owners {
     directory: PathBuf,
-    me: String,
+    me: Arc<str>,
     /// Held as long as the store is open; the lock goes with it.
     _lock: File,
 }
@@ -27,17 +28,17 @@ impl Owners {
         let path = directory.join(me);
         let lock = open_private(&path).map_err(unusable)?;
         lock.lock().map_err(unusable)?;
-        let owners = Self { directory, me: me.to_owned(), _lock: lock };
+        let owners = Self { directory, me: me.into(), _lock: lock };
         owners.sweep();
         Ok(owners)
     }
 
-    pub(super) fn me(&self) -> &str {
+    pub(super) fn me(&self) -> &Arc<str> {
         &self.me
     }
 
     pub(super) fn holds_lock(&self, owner: &str) -> bool {
-        if owner == self.me {
+        if *owner == *self.me {
             return true;
         }
         // Owners are names we made; anything else could lead out of the directory.
@@ -51,7 +52,7 @@ impl Owners {
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
-            if path.file_name().is_some_and(|name| name != self.me.as_str()) && !is_locked(&path) {
+            if path.file_name().is_some_and(|name| name != &*self.me) && !is_locked(&path) {
                 let _ = fs::remove_file(&path);
             }
         }
@@ -60,7 +61,7 @@ impl Owners {
 
 impl Drop for Owners {
     fn drop(&mut self) {
-        let _ = fs::remove_file(self.directory.join(&self.me));
+        let _ = fs::remove_file(self.directory.join(&*self.me));
     }
 }
 

@@ -3,6 +3,7 @@
 //! A row is its fields in order, nothing between them. `docs/format.md` says what each kind of field looks like.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::super::engine::{
     Beat, Head, Place, PutArtifact, SegmentRow, SessionRow, SnapshotRow, TurnRow, put_varint, take_varint,
@@ -121,6 +122,16 @@ impl Pack for String {
 
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         take_text(bytes).map(str::to_owned)
+    }
+}
+
+impl Pack for Arc<str> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_text(self, out);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        take_text(bytes).map(Self::from)
     }
 }
 
@@ -305,7 +316,7 @@ pub(super) mod tests {
     }
 
     fn turn() -> TurnRow {
-        let beat = Beat { owner: "o".to_owned(), boot: "b".to_owned(), uptime: 300, at: Timestamp::from_micros(7) };
+        let beat = Beat { owner: "o".into(), boot: "b".into(), uptime: 300, at: Timestamp::from_micros(7) };
         let mut scopes = StateDelta::new();
         scopes.remove.insert("app:x".to_owned());
         TurnRow {

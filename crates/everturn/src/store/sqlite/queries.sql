@@ -132,6 +132,8 @@ DELETE FROM turn_key WHERE num = ?1;
 -- snapshot
 SELECT id, num, seq, parent, digest, idx, turn_index, event, status, finish, error, created_at, updated_at, label, turn
 FROM snapshot WHERE id = ?1;
+-- newest_snapshot
+SELECT max(id) AS id FROM snapshot;
 -- put_snapshot
 INSERT OR REPLACE INTO snapshot
     (id, num, seq, parent, digest, idx, turn_index, event, status, finish, error, created_at, updated_at, label, turn)

@@ -7,7 +7,7 @@
 //!
 //! Invariant: within a transaction, the tables and this together are what the store holds.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::engine::{RecordMeta, SegmentRow, SessionRow, SnapshotRow, TurnRow};
@@ -46,6 +46,8 @@ pub(super) struct Recent {
     pub(super) turns: BTreeMap<(u64, u64), Option<TurnRow>>,
     /// Snapshots; nothing where one is gone that the table may hold.
     pub(super) snapshots: HashMap<SnapshotId, Option<SnapshotRow>>,
+    /// The greatest id in the table of snapshots, once somebody looked. It changes with the table, when it is filled.
+    newest_filled: Cell<Option<Option<SnapshotId>>>,
     /// Records by session and number, with their positions.
     pub(super) records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
 }
@@ -207,6 +209,19 @@ impl Recent {
             looked_up.insert(id, row);
         }
         Ok(found)
+    }
+
+    /// Whether the table of snapshots may hold an id. Fresh ids are greater than all before them, and need no look.
+    pub(super) fn may_be_filled(&self, id: SnapshotId, sql: &Sql<'_>) -> Result<bool> {
+        let newest = match self.newest_filled.get() {
+            Some(newest) => newest,
+            None => {
+                let newest = sql.one("newest_snapshot", [], codec::newest_snapshot)?.flatten();
+                self.newest_filled.set(Some(newest));
+                newest
+            }
+        };
+        Ok(newest.is_some_and(|newest| id <= newest))
     }
 
     pub(super) fn session(&self, num: u64) -> Option<&SessionRow> {

@@ -263,6 +263,7 @@ impl Read for Rows<'_> {
     fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>> {
         match self.recent.snapshots.get(&id) {
             Some(row) => Ok(row.clone()),
+            None if !self.recent.may_be_filled(id, &self.sql)? => Ok(None),
             None => self.hot.find_snapshot.one(&self.sql, [id.uuid().as_bytes().as_slice()], codec::snapshot),
         }
     }
