@@ -23,7 +23,9 @@ const EACH: usize = 16;
 pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     let vfs = FaultVfs::register("bench");
     vfs.powersafe_overwrite(true);
-    let store = SqliteOptions::new(bench.path("fsyncs")?).vfs(vfs.name()).open()?;
+    let counted = vfs.clone();
+    let options = SqliteOptions::new(bench.path("fsyncs")?);
+    let store = options.vfs_with_sync(vfs.name(), move |log| counted.sync_file(log)).open()?;
     let alone = bench.pick(1_000, 300);
     bench.run(async {
         let (key, mut talk) = (create(&store, "one").await?, Talk::seeded(9));

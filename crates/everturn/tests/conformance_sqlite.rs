@@ -47,7 +47,10 @@ impl Sqlite {
             None => options,
         };
         let options = match disk {
-            Some(disk) => options.vfs(disk.name()),
+            Some(disk) => {
+                let recorded = disk.clone();
+                options.vfs_with_sync(disk.name(), move |log| recorded.sync_file(log))
+            }
             None => options,
         };
         Ok(Arc::new(options.open()?))

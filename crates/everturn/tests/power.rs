@@ -67,8 +67,13 @@ enum Ack {
     },
 }
 
+fn options(vfs: &FaultVfs, dir: &Path) -> SqliteOptions {
+    let disk = vfs.clone();
+    SqliteOptions::new(dir.join(FILE)).vfs_with_sync(vfs.name(), move |log| disk.sync_file(log))
+}
+
 fn open(vfs: &FaultVfs, dir: &Path) -> Result<SqliteStore> {
-    SqliteOptions::new(dir.join(FILE)).vfs(vfs.name()).open()
+    options(vfs, dir).open()
 }
 
 fn session(id: &str) -> SessionKey {
@@ -434,8 +439,7 @@ async fn a_full_disk_rolls_back_and_the_store_goes_on() {
     vfs.heal();
     assert!(store.end(end).await.expect("there is room again").on_head);
     store.create(create).await.expect("there is room again");
-    let reread = SqliteOptions::new(dir.path().join(FILE)).vfs(vfs.name()).poll(Duration::from_millis(20));
-    let reread = reread.open().expect("it opens");
+    let reread = options(&vfs, dir.path()).poll(Duration::from_millis(20)).open().expect("it opens");
     let on_lines = check(&reread, &Expected::at(&trace, trace.len()), "there is room again").await;
     assert_eq!(on_lines, BTreeSet::from([1, 2]));
 }

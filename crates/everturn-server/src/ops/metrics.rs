@@ -225,7 +225,12 @@ fn sqlite_to(out: &mut Text, stats: &SqliteStats) {
     }
     out.value(&format!("{name}_sum"), "", stats.writes);
     out.value(&format!("{name}_count"), "", stats.commits);
-    out.single("everturn_store_syncs_total", "counter", "Transactions that waited for the disk.", stats.syncs);
+    out.single(
+        "everturn_store_syncs_total",
+        "counter",
+        "Waits for the disk; many transactions may share one.",
+        stats.syncs,
+    );
     let help = "Batches that failed and left nothing behind.";
     out.single("everturn_store_rollbacks_total", "counter", help, stats.rollbacks);
     out.single("everturn_store_log_bytes", "gauge", "Bytes in SQLite's log after the last commit.", stats.log_bytes);

@@ -1,38 +1,43 @@
-//! How many write at once, and whether a batch waits for them.
+//! How many write at once, and for how many of them a thread waits.
 //!
 //! A batch is what queued up while the one before it was written. Where many write, most of them have just been answered
-//! and are about to ask again; waiting a moment for them makes fewer and larger batches, and each batch is a wait for the
-//! disk. Who writes alone, or with a few, is never made to wait: a batch that is as large as batches were lately has nobody
-//! left to wait for.
+//! and are about to ask again; waiting a moment for some of them makes fewer and larger batches. Not for all of them: those
+//! who are not waited for make their next records ready meanwhile. Who writes alone, or with a few, is never made to wait.
 
 use std::time::Duration;
 
-/// Fewer than these in a batch are not many.
+use super::inbox::Patience;
+
+/// Fewer than these are not many.
 const MANY: usize = 8;
 
-/// How long nobody may come before a batch is written.
-const PAUSE: Duration = Duration::from_micros(100);
+/// How long a batch waits for them.
+const LONGEST: Duration = Duration::from_micros(300);
 
-/// How long a batch waits altogether.
-const LONGEST: Duration = Duration::from_millis(1);
-
-/// How many write at once, judged by the batches they made.
-#[derive(Debug, Default)]
+/// How many write at once, judged by those who waited for an answer.
+#[derive(Debug)]
 pub(super) struct Crowd {
-    /// The size of a large batch lately: up at once, down slowly.
+    /// The part of a crowd that is waited for, as its divisor.
+    part: usize,
+    /// How many these were lately: up at once, down slowly.
     lately: f32,
 }
 
 impl Crowd {
-    /// How long to wait for the next to join a batch of this size that has waited so long, if it should wait at all.
-    pub(super) fn patience(&self, batch: usize, waited: Duration) -> Option<Duration> {
-        let more = batch >= MANY && (batch as f32) < self.lately;
-        (more && waited < LONGEST).then(|| PAUSE.min(LONGEST - waited))
+    /// A crowd of which one in so many is waited for.
+    pub(super) fn one_in(part: usize) -> Self {
+        Self { part, lately: 0.0 }
     }
 
-    /// A batch of this size is written.
-    pub(super) fn note(&mut self, batch: usize) {
-        self.lately = (batch as f32).max(self.lately * 0.9);
+    /// How long to wait for whom before the next batch.
+    pub(super) fn patience(&self) -> Patience {
+        let crowd = self.lately as usize;
+        if crowd < MANY { Patience::NONE } else { Patience { wanted: (crowd / self.part).max(1), most: LONGEST } }
+    }
+
+    /// So many wait for an answer.
+    pub(super) fn note(&mut self, waiting: usize) {
+        self.lately = (waiting as f32).max(self.lately * 0.9);
     }
 }
 
@@ -40,37 +45,24 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    const NONE: Duration = Duration::ZERO;
-
-    fn after(batches: &[usize]) -> Crowd {
-        let mut crowd = Crowd::default();
-        batches.iter().for_each(|batch| crowd.note(*batch));
+    fn after(crowds: &[usize]) -> Crowd {
+        let mut crowd = Crowd::one_in(4);
+        crowds.iter().for_each(|waiting| crowd.note(*waiting));
         crowd
     }
 
     #[test]
     fn a_few_writers_never_wait() {
-        let crowd = after(&[1, 2, MANY - 1, 64]);
-        assert!((0..MANY).all(|batch| crowd.patience(batch, NONE).is_none()));
+        assert_eq!(after(&[1, 2, MANY - 1]).patience(), Patience::NONE);
     }
 
     #[test]
-    fn a_batch_waits_for_as_many_as_there_were() {
-        let crowd = after(&[64]);
-        assert_eq!(crowd.patience(30, NONE), Some(PAUSE));
-        assert_eq!(crowd.patience(64, NONE), None);
-    }
-
-    #[test]
-    fn a_batch_does_not_wait_for_ever() {
-        let crowd = after(&[64]);
-        assert_eq!(crowd.patience(30, LONGEST - Duration::from_micros(1)), Some(Duration::from_micros(1)));
-        assert_eq!(crowd.patience(30, LONGEST), None);
+    fn a_batch_waits_for_a_part_of_the_crowd() {
+        assert_eq!(after(&[64, 40]).patience().wanted, 57 / 4);
     }
 
     #[test]
     fn a_crowd_that_left_is_forgotten() {
-        let crowd = after(&[&[64][..], &[9; 30]].concat());
-        assert_eq!(crowd.patience(9, NONE), None);
+        assert_eq!(after(&[&[64][..], &[1; 30]].concat()).patience(), Patience::NONE);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::log::{Log, SyncWith};
 use super::owner::open_private;
 use super::{Durability, failure};
 use crate::{Error, Result};
@@ -26,9 +27,17 @@ const MIGRATIONS: [&str; FORMAT as usize] = [include_str!("schema.sql"), include
 #[derive(Debug)]
 pub(super) struct StoreFile {
     path: PathBuf,
-    vfs: Option<String>,
+    vfs: Option<Vfs>,
     durability: Durability,
     journal: u64,
+}
+
+/// A way to files other than the system's.
+#[derive(Clone, Debug)]
+pub(super) struct Vfs {
+    pub(super) name: String,
+    /// How its logs are synced; by SQLite itself, in its commits, where nobody said.
+    pub(super) sync_log: Option<SyncWith>,
 }
 
 impl Drop for StoreFile {
@@ -108,7 +117,7 @@ pub(super) enum Access {
 
 impl StoreFile {
     /// Finds the file, creating it and its directory where they are missing, and makes sure that it is ours.
-    pub(super) fn prepare(path: &Path, vfs: Option<String>, durability: Durability, journal: u64) -> Result<Self> {
+    pub(super) fn prepare(path: &Path, vfs: Option<Vfs>, durability: Durability, journal: u64) -> Result<Self> {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(Error::unsupported(format!(
                 "SQLite {} can corrupt a shared file: build with 3.51.3 or newer",
@@ -149,6 +158,15 @@ impl StoreFile {
         self.durability
     }
 
+    /// The log, if it is to be synced beside the commits.
+    pub(super) fn log_beside_commits(&self) -> Option<Log> {
+        let given = match &self.vfs {
+            None => None,
+            Some(vfs) => Some(vfs.sync_log.clone()?),
+        };
+        (self.durability == Durability::PowerSafe).then(|| Log::of(&self.path, given))
+    }
+
     /// How many records may wait in the journal.
     pub(super) fn journal(&self) -> u64 {
         self.journal
@@ -170,7 +188,7 @@ impl StoreFile {
             Access::Read => OpenFlags::SQLITE_OPEN_READ_WRITE,
         };
         let conn = match &self.vfs {
-            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.as_str()),
+            Some(vfs) => Connection::open_with_flags_and_vfs(&self.path, flags, vfs.name.as_str()),
             None => Connection::open_with_flags(&self.path, flags),
         }
         .map_err(|e| failure(e, "open"))?;

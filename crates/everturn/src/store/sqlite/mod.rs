@@ -10,6 +10,8 @@ mod checkpoint;
 mod codec;
 mod crowd;
 mod file;
+mod inbox;
+mod log;
 mod owner;
 mod pack;
 mod readers;
@@ -17,6 +19,7 @@ mod recent;
 mod rows;
 mod sql;
 mod stats;
+mod syncer;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -35,7 +38,8 @@ use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, Tu
 use crate::{AppName, Error, ErrorKind, Result, SnapshotId, TurnId, UserId};
 
 use checkpoint::{CheckpointThread, Checkpointer};
-use file::StoreFile;
+use file::{StoreFile, Vfs};
+use log::SyncWith;
 use owner::Owners;
 use readers::Readers;
 use sql::Sql;
@@ -84,7 +88,7 @@ pub struct SqliteStore(Engine<Sqlite>);
 pub struct SqliteOptions {
     path: PathBuf,
     durability: Durability,
-    vfs: Option<String>,
+    vfs: Option<Vfs>,
     readers: usize,
     journal: u64,
     config: Config,
@@ -172,7 +176,19 @@ impl SqliteOptions {
     /// The SQLite VFS to go through, by name, instead of the default one. It must be registered already.
     #[must_use]
     pub fn vfs(mut self, name: impl Into<String>) -> Self {
-        self.vfs = Some(name.into());
+        self.vfs = Some(Vfs { name: name.into(), sync_log: None });
+        self
+    }
+
+    /// The same with a way to sync a log that was written through it, given the log's path. Writes can then be committed
+    /// while others wait for the disk, as they are with the default VFS; without it, SQLite syncs in each commit.
+    #[must_use]
+    pub fn vfs_with_sync(
+        mut self,
+        name: impl Into<String>,
+        sync_log: impl Fn(&Path) -> std::io::Result<()> + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        self.vfs = Some(Vfs { name: name.into(), sync_log: Some(SyncWith(Arc::new(sync_log))) });
         self
     }
 
@@ -193,6 +209,7 @@ impl SqliteOptions {
         };
         let has_streams = Sql(&conn).number("any_stream", [])? == Some(1);
         let circumstances = Arc::new(Circumstances {
+            boot: self.config.clock.boot_id().into(),
             clock: self.config.clock.clone(),
             lease: u64::try_from(self.config.lease.as_micros()).unwrap_or(u64::MAX),
             stream_grace: u64::try_from(self.config.stream_grace.as_micros()).unwrap_or(u64::MAX),
@@ -244,6 +261,7 @@ struct Sqlite {
 #[derive(Debug)]
 struct Circumstances {
     clock: Arc<dyn Clock>,
+    boot: Arc<str>,
     lease: u64,
     stream_grace: u64,
     owners: Arc<Owners>,
@@ -256,7 +274,7 @@ impl Circumstances {
         run(&Env {
             now: self.clock.now(),
             uptime: u64::try_from(self.clock.uptime().as_micros()).unwrap_or(u64::MAX),
-            boot: self.clock.boot_id(),
+            boot: &self.boot,
             owner: self.owners.me(),
             lease: self.lease,
             stream_grace: self.stream_grace,
@@ -305,7 +323,14 @@ impl Backend for Sqlite {
         F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
     {
         self.circumstances.check_open()?;
-        self.readers.run(reader).await
+        let read = self.readers.run(reader).await?;
+        self.settled().await?;
+        Ok(read)
+    }
+
+    async fn settled(&self) -> Result<()> {
+        self.writer.settled().await;
+        self.circumstances.check_open()
     }
 
     async fn scrub(&self) -> Result<()> {

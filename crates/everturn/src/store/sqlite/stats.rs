@@ -13,7 +13,7 @@ pub struct SqliteStats {
     pub commits: u64,
     /// Writes in them: begins, steps, ends, edits and the like.
     pub writes: u64,
-    /// Commits that waited for the disk.
+    /// Waits for the disk. Many commits may share one.
     pub syncs: u64,
     /// Commits by how many writes they had: pairs of the most writes and how many commits had no more. The last one is
     /// for all commits, whatever their size.
@@ -42,12 +42,15 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn committed(&self, writes: usize, synced: bool) {
+    pub(super) fn committed(&self, writes: usize) {
         let writes = writes as u64;
         let bucket = BATCHES.iter().position(|most| writes <= *most).unwrap_or(BATCHES.len());
         self.batches[bucket].fetch_add(1, Ordering::Relaxed);
         self.writes.fetch_add(writes, Ordering::Relaxed);
-        self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
+    }
+
+    pub(super) fn synced(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn rolled_back(&self) {
@@ -81,8 +84,10 @@ mod tests {
     fn batches_are_counted_by_their_size_and_all_together() {
         let counters = Counters::default();
         for writes in [1, 1, 3, 200] {
-            counters.committed(writes, writes > 1);
+            counters.committed(writes);
         }
+        counters.synced();
+        counters.synced();
         counters.rolled_back();
         let stats = counters.read();
         assert_eq!((stats.commits, stats.writes, stats.syncs, stats.rollbacks), (4, 205, 2, 1));

@@ -1,14 +1,12 @@
 //! The one thread that writes.
 //!
-//! It takes what queued up while it was busy and puts it into one transaction: under load many turns share one wait for
-//! the disk, alone a turn waits for nobody. Each rule decides inside the transaction, seeing what the ones before it in
-//! the same batch wrote.
+//! It takes what queued up while it was busy and puts it into one transaction: under load many turns share a commit, alone
+//! a turn waits for nobody. Each rule decides inside the transaction, seeing what the ones before it in the same batch
+//! wrote. What must be on disk before it is acknowledged goes on to the syncer, and the next batch is written meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::oneshot;
@@ -17,9 +15,11 @@ use super::super::engine::{Ctx, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
 use super::crowd::Crowd;
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
+use super::inbox::Inbox;
 use super::recent::Recent;
 use super::rows::Rows;
 use super::stats::{Counters, SqliteStats};
+use super::syncer::{Syncer, Tide};
 use super::{Circumstances, Durability, failure};
 use crate::{Error, ErrorKind, Result};
 
@@ -33,7 +33,7 @@ enum Request {
 }
 
 /// A rule with somebody waiting for its answer.
-trait Job: Send {
+pub(super) trait Job: Send {
     fn sync(&self) -> Sync;
     /// Runs the rule. An error means that it failed, not that it refused.
     fn run(&mut self, ctx: &mut Ctx<'_>) -> Result<()>;
@@ -74,9 +74,16 @@ fn is_failure(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Internal)
 }
 
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Writer {
-    requests: Option<Sender<Request>>,
+    inbox: Arc<Inbox<Request>>,
+    tide: Arc<Tide>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
     log_pages: Arc<AtomicU64>,
@@ -90,11 +97,17 @@ impl Writer {
         circumstances: Arc<Circumstances>,
         checkpointer: Checkpointer,
     ) -> Result<Self> {
-        let (requests, queue) = channel();
+        let inbox = Arc::<Inbox<Request>>::default();
         let (counters, log_pages) = (Arc::<Counters>::default(), Arc::<AtomicU64>::default());
+        let tide = Arc::<Tide>::default();
+        let syncer = match file.log_beside_commits() {
+            Some(log) => Some(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?),
+            None => None,
+        };
         let mut state = WriterThread {
             file,
             circumstances,
+            syncer,
             checkpointer,
             lock: Arc::new(lock),
             conn: None,
@@ -103,14 +116,20 @@ impl Writer {
             counters: counters.clone(),
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
-            crowd: Crowd::default(),
+            crowd: Crowd::one_in(4),
         };
         state.adopt(conn)?;
+        let requests = inbox.clone();
         let thread = thread::Builder::new()
             .name("everturn-write".to_owned())
-            .spawn(move || state.serve(&queue))
+            .spawn(move || state.serve(&requests))
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { requests: Some(requests), thread: Some(thread), counters, log_pages })
+        Ok(Self { inbox, tide, thread: Some(thread), counters, log_pages })
+    }
+
+    /// Waits until all that can be read now is on disk, where it is to be.
+    pub(super) async fn settled(&self) {
+        self.tide.settled().await;
     }
 
     pub(super) fn stats(&self) -> SqliteStats {
@@ -119,8 +138,7 @@ impl Writer {
     }
 
     fn send(&self, request: Request) -> Result<()> {
-        let stopped = || Error::internal("the writer has stopped");
-        self.requests.as_ref().ok_or_else(stopped)?.send(request).map_err(|_| stopped())
+        self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
     pub(super) async fn run<T, F>(&self, sync: Sync, rule: F) -> Result<T>
@@ -159,7 +177,7 @@ impl Writer {
 impl Drop for Writer {
     /// Waits for what was accepted: a store that is dropped has written what it was asked to.
     fn drop(&mut self) {
-        self.requests = None;
+        self.inbox.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -169,6 +187,8 @@ impl Drop for Writer {
 struct WriterThread {
     file: Arc<StoreFile>,
     circumstances: Arc<Circumstances>,
+    /// Waits for the disk; nobody does where SQLite syncs by itself, or nothing is synced at all.
+    syncer: Option<Syncer>,
     checkpointer: Checkpointer,
     lock: Arc<TurnLock>,
     conn: Option<Connection>,
@@ -191,47 +211,34 @@ enum Moving {
 }
 
 impl WriterThread {
-    fn serve(&mut self, queue: &Receiver<Request>) {
-        while let Ok(first) = queue.recv() {
-            let mut batch = Vec::new();
-            let mut next = Some(first);
-            let mut waiting = None;
-            while let Some(request) = next.take() {
+    fn serve(&mut self, inbox: &Inbox<Request>) {
+        let mut requests = Vec::new();
+        loop {
+            inbox.take(&mut requests, MAX_BATCH, self.crowd.patience());
+            if requests.is_empty() {
+                break;
+            }
+            let mut batch = Vec::with_capacity(requests.len());
+            for request in requests.drain(..) {
                 match request {
-                    Request::Job(job) => {
-                        batch.push(job);
-                        if batch.len() < MAX_BATCH {
-                            next = queue.try_recv().ok().or_else(|| self.await_more(queue, &batch, &mut waiting));
-                        }
-                    }
+                    Request::Job(job) => batch.push(job),
                     other => {
-                        self.write(std::mem::take(&mut batch));
-                        self.tend(other);
+                        self.write(std::mem::take(&mut batch), inbox);
+                        self.tend(other, inbox);
                     }
                 }
             }
-            self.crowd.note(batch.len());
-            self.write(batch);
+            self.crowd.note(batch.len() + self.syncer.as_ref().map_or(0, Syncer::waiting));
+            self.write(batch, inbox);
         }
         self.settle();
     }
 
-    /// Waits a moment for others to join a batch, where many write and the disk will be waited for.
-    fn await_more(
-        &self,
-        queue: &Receiver<Request>,
-        batch: &[Box<dyn Job>],
-        since: &mut Option<Instant>,
-    ) -> Option<Request> {
-        let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
-        let patience = self.crowd.patience(batch.len(), waited).filter(|_| self.waits_for_disk(batch))?;
-        since.get_or_insert_with(Instant::now);
-        thread::sleep(patience);
-        queue.try_recv().ok()
-    }
-
-    fn waits_for_disk(&self, batch: &[Box<dyn Job>]) -> bool {
-        self.file.durability() == Durability::PowerSafe && batch.iter().any(|job| job.sync() == Sync::Durable)
+    /// Whether a commit of these waits for the disk.
+    fn syncs_in_commit(&self, batch: &[Box<dyn Job>]) -> bool {
+        self.file.durability() == Durability::PowerSafe
+            && self.syncer.is_none()
+            && batch.iter().any(|job| job.sync() == Sync::Durable)
     }
 
     /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
@@ -265,13 +272,18 @@ impl WriterThread {
             Ok(())
         };
         conn.wal_hook(Some(count)).map_err(|e| failure(e, "open"))?;
+        if let Some(syncer) = &self.syncer {
+            // SQLite opens its log when it first reads.
+            conn.query_row("PRAGMA user_version", [], |_| Ok(())).map_err(|e| failure(e, "open"))?;
+            syncer.log().open()?;
+        }
         self.conn = Some(conn);
         Ok(())
     }
 
-    fn tend(&mut self, request: Request) {
+    fn tend(&mut self, request: Request, inbox: &Inbox<Request>) {
         match request {
-            Request::Job(job) => self.write(vec![job]),
+            Request::Job(job) => self.write(vec![job], inbox),
             Request::Scrub(reply) => {
                 let _ = reply.send(self.circumstances.check_open().and_then(|()| self.truncate_log()));
             }
@@ -281,18 +293,25 @@ impl WriterThread {
         }
     }
 
-    /// Writes a batch and answers everybody in it.
-    fn write(&mut self, mut batch: Vec<Box<dyn Job>>) {
+    /// Writes a batch and answers everybody in it, or has them answered.
+    fn write(&mut self, mut batch: Vec<Box<dyn Job>>, inbox: &Inbox<Request>) {
         while !batch.is_empty() {
             if let Err(error) = self.circumstances.check_open() {
                 let text = error.message().to_owned();
                 batch.into_iter().for_each(|job| job.answer(Err(Error::unavailable(&text))));
                 return;
             }
-            match self.try_write(&mut batch) {
+            // Whoever sees the commit must know that it is not on disk yet.
+            let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
+            let number = self.syncer.as_ref().filter(|_| durable).map(Syncer::next);
+            let written = self.try_write(&mut batch);
+            if let (Err(_), Some(syncer), Some(number)) = (&written, &self.syncer, number) {
+                syncer.hand_over(number, Vec::new());
+            }
+            match written {
                 Ok(()) => {
-                    self.counters.committed(batch.len(), self.full_sync == Some(true));
-                    batch.into_iter().for_each(|job| job.answer(Ok(())));
+                    self.counters.committed(batch.len());
+                    self.acknowledge(batch, number, inbox);
                     self.after_batch();
                     return;
                 }
@@ -311,8 +330,26 @@ impl WriterThread {
         }
     }
 
+    /// Answers those whose writes need not be on disk, and sees to it that the others are answered when theirs are.
+    fn acknowledge(&self, batch: Vec<Box<dyn Job>>, number: Option<u64>, inbox: &Inbox<Request>) {
+        let (Some(syncer), Some(number)) = (&self.syncer, number) else {
+            if self.full_sync == Some(true) {
+                self.counters.synced();
+            }
+            return batch.into_iter().for_each(|job| job.answer(Ok(())));
+        };
+        let (durable, visible): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.sync() == Sync::Durable);
+        visible.into_iter().for_each(|job| job.answer(Ok(())));
+        // Another thread is worth its waking only where there is something to do meanwhile.
+        if inbox.is_empty() && syncer.waiting() == 0 {
+            syncer.sync_now(number, durable);
+        } else {
+            syncer.hand_over(number, durable);
+        }
+    }
+
     fn try_write(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), (Option<usize>, Error)> {
-        let full = self.waits_for_disk(batch);
+        let full = self.syncs_in_commit(batch);
         let lock = self.lock.clone();
         let _held = lock.hold().map_err(|error| (None, error))?;
         self.locked_write(batch, full)
@@ -349,7 +386,7 @@ impl WriterThread {
         outcome
     }
 
-    /// Only batches somebody waits for to be durable wait for the disk; that one wait covers all before it.
+    /// Where SQLite syncs by itself, it does for batches that somebody waits for to be durable: that covers all before.
     fn set_sync(&mut self, full: bool) -> Result<()> {
         if self.full_sync == Some(full) {
             return Ok(());
@@ -405,6 +442,10 @@ impl WriterThread {
 
     /// Opens the file anew and makes sure that what is seen there is really on disk before anybody relies on it.
     fn reopen(&mut self) -> Result<()> {
+        if let Some(syncer) = &self.syncer {
+            // What was committed before the failure is not acknowledged by what is synced after it.
+            syncer.flush();
+        }
         self.connect()?;
         self.set_sync(self.file.durability() == Durability::PowerSafe)?;
         self.truncate_log()?;

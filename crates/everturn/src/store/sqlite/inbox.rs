@@ -1,0 +1,155 @@
+//! What waits for a thread, and when the thread is woken for it.
+//!
+//! A thread that is woken for each thing it is sent spends its time waking up. It says how many it wants to find, and is
+//! woken when they are there, or when it has waited long enough for them.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Things sent to one thread, in order.
+#[derive(Debug)]
+pub(super) struct Inbox<T> {
+    state: Mutex<State<T>>,
+    woken: Condvar,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: Vec<T>,
+    /// How many the thread waits for; none while it works.
+    wanted: usize,
+    closed: bool,
+}
+
+/// How many a thread wants to find, and how long it waits for them once it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Patience {
+    pub(super) wanted: usize,
+    pub(super) most: Duration,
+}
+
+impl Patience {
+    /// Wait for nobody.
+    pub(super) const NONE: Self = Self { wanted: 1, most: Duration::ZERO };
+}
+
+impl<T> Default for Inbox<T> {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { items: Vec::new(), wanted: 0, closed: false }), woken: Condvar::new() }
+    }
+}
+
+impl<T> Inbox<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends something; it comes back if nobody will ever take it.
+    pub(super) fn push(&self, item: T) -> Result<(), T> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(item);
+        }
+        state.items.push(item);
+        self.wake_if_due(state);
+        Ok(())
+    }
+
+    /// Sends several things at once.
+    pub(super) fn push_all(&self, items: &mut Vec<T>) {
+        let mut state = self.lock();
+        state.items.append(items);
+        self.wake_if_due(state);
+    }
+
+    fn wake_if_due(&self, mut state: MutexGuard<'_, State<T>>) {
+        if state.wanted > 0 && state.items.len() >= state.wanted {
+            state.wanted = 0;
+            drop(state);
+            self.woken.notify_one();
+        }
+    }
+
+    /// Nothing more will be sent.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.woken.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().items.is_empty()
+    }
+
+    /// Takes what is there, at most so many, waiting for the first however long it takes. Nothing comes once the inbox is
+    /// closed and empty.
+    pub(super) fn take(&self, into: &mut Vec<T>, most: usize, patience: Patience) {
+        let mut state = self.lock();
+        if state.items.len() < patience.wanted && !patience.most.is_zero() && !state.closed {
+            state.wanted = patience.wanted;
+            let wait = self.woken.wait_timeout_while(state, patience.most, |state| state.wanted > 0 && !state.closed);
+            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        while state.items.is_empty() && !state.closed {
+            state.wanted = 1;
+            state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.wanted = 0;
+        let count = state.items.len().min(most);
+        into.extend(state.items.drain(..count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn take<T>(inbox: &Inbox<T>, most: usize, patience: Patience) -> Vec<T> {
+        let mut taken = Vec::new();
+        inbox.take(&mut taken, most, patience);
+        taken
+    }
+
+    #[test]
+    fn things_come_in_order_and_no_more_than_asked_for() {
+        let inbox = Inbox::default();
+        inbox.push_all(&mut vec![1, 2]);
+        inbox.push(3).unwrap();
+        assert_eq!(take(&inbox, 2, Patience { wanted: 3, most: LONG }), [1, 2]);
+        assert_eq!(take(&inbox, 2, Patience::NONE), [3]);
+        assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn a_thread_waits_for_as_many_as_it_wants() {
+        let inbox = Arc::new(Inbox::default());
+        let other = inbox.clone();
+        let taker = thread::spawn(move || take(&other, 9, Patience { wanted: 3, most: LONG }));
+        for item in 0..3 {
+            inbox.push(item).unwrap();
+        }
+        assert_eq!(taker.join().unwrap(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn patience_ends_and_one_is_enough_then() {
+        let inbox = Arc::new(Inbox::default());
+        let other = inbox.clone();
+        let taker = thread::spawn(move || take(&other, 9, Patience { wanted: 3, most: Duration::from_micros(1) }));
+        inbox.push(7).unwrap();
+        assert_eq!(taker.join().unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_closed_inbox_gives_what_it_has_and_takes_nothing() {
+        let inbox = Inbox::default();
+        inbox.push(1).unwrap();
+        inbox.close();
+        assert_eq!(inbox.push(2), Err(2));
+        assert_eq!(take(&inbox, 9, Patience { wanted: 3, most: LONG }), [1]);
+        assert!(take(&inbox, 9, Patience::NONE).is_empty());
+    }
+}
