@@ -1,40 +1,63 @@
 //! A list of messages that is cheap to copy and to grow at its end.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::Result;
 use crate::digest::Digest;
 use crate::message::Message;
 
-/// Full chunks are shared between all copies; only the last, unfinished one is ever copied. Each message that is added
-/// to a copy costs half of one on average, and each chunk a list of all chunks.
+/// Messages that lie together. Each chunk costs a list of all chunks.
 const CHUNK: usize = 32;
 
 /// The messages of a conversation.
 ///
-/// Copies share their content: adding to a copy of ten thousand copies a few dozen pointers.
+/// Copies share their content: adding to a copy of ten thousand copies nothing, as long as no other copy has been added to.
 #[derive(Clone, Default)]
 pub struct Messages {
-    full: Arc<Vec<Arc<Chunk>>>,
-    last: Arc<Chunk>,
+    full: Arc<Vec<Full>>,
+    last: Option<Arc<Chunk>>,
+    /// How many of the last chunk's messages are this list's. Another copy may have added more.
+    len: usize,
+    bytes: u64,
+    /// The chain value after the last message, where it is known.
+    chain: Option<Digest>,
 }
 
-#[derive(Clone, Default)]
-struct Chunk {
-    messages: Vec<Message>,
+/// A chunk that all of a list's later messages come after.
+#[derive(Clone)]
+struct Full {
+    chunk: Arc<Chunk>,
+    /// Bytes up to its end.
     bytes: u64,
-    /// The chain value after this chunk's last message, where it is known.
+    /// The chain value after its last message, where it is known.
     chain: Option<Digest>,
-    /// Bytes of all chunks before this one.
-    before: u64,
+}
+
+/// Places for messages, each taken once: by the first of the copies that share the chunk to come so far.
+#[derive(Default)]
+struct Chunk([OnceLock<Message>; CHUNK]);
+
+impl Chunk {
+    /// The first messages, in a chunk that is not shared yet.
+    fn copy(&self, len: usize) -> Self {
+        let copy = Self::default();
+        for (place, message) in copy.0.iter().zip(self.0[..len].iter().filter_map(OnceLock::get)) {
+            let _ = place.set(message.clone());
+        }
+        copy
+    }
+}
+
+fn weight(message: &Message) -> u64 {
+    message.as_str().len() as u64 + 64
 }
 
 impl Messages {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.full.len() * CHUNK + self.last.messages.len()
+        self.full.len() * CHUNK + self.len
     }
 
     /// Whether there is none.
@@ -46,9 +69,14 @@ impl Messages {
     /// The message at an index.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&Message> {
-        let chunk = self.full.get(index / CHUNK).unwrap_or(&self.last);
-        let chunk = if index / CHUNK > self.full.len() { return None } else { chunk };
-        chunk.messages.get(index % CHUNK)
+        if index >= self.len() {
+            return None;
+        }
+        let chunk = match self.full.get(index / CHUNK) {
+            Some(full) => &full.chunk,
+            None => self.last.as_ref()?,
+        };
+        chunk.0[index % CHUNK].get()
     }
 
     /// The last message.
@@ -59,7 +87,8 @@ impl Messages {
 
     /// All of them, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Message> + Clone {
-        self.full.iter().chain(std::iter::once(&self.last)).flat_map(|chunk| chunk.messages.iter())
+        let last = self.last.iter().flat_map(|chunk| chunk.0[..self.len].iter());
+        self.full.iter().flat_map(|full| full.chunk.0.iter()).chain(last).filter_map(OnceLock::get)
     }
 
     /// All of them, in a vector.
@@ -69,53 +98,56 @@ impl Messages {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.last.before + self.last.bytes
+        self.bytes
     }
 
     pub(crate) fn push(&mut self, message: Message) {
-        if self.last.messages.len() == CHUNK {
-            let done = std::mem::take(&mut self.last);
-            let before = done.before + done.bytes;
-            Arc::make_mut(&mut self.full).push(done);
-            self.last = Arc::new(Chunk { messages: Vec::with_capacity(CHUNK), before, ..Chunk::default() });
+        if self.len == CHUNK
+            && let Some(chunk) = self.last.take()
+        {
+            Arc::make_mut(&mut self.full).push(Full { chunk, bytes: self.bytes, chain: self.chain });
+            self.len = 0;
         }
-        if Arc::get_mut(&mut self.last).is_none() {
-            // With room for what comes, which a plain copy would not have.
-            let mut messages = Vec::with_capacity(CHUNK);
-            messages.extend_from_slice(&self.last.messages);
-            self.last = Arc::new(Chunk { messages, ..*self.last });
+        self.bytes += weight(&message);
+        self.chain = None;
+        let chunk = self.last.get_or_insert_default();
+        if let Err(message) = chunk.0[self.len].set(message) {
+            // Another copy went on from here first; this one goes on in a chunk of its own.
+            let own = chunk.copy(self.len);
+            let _ = own.0[self.len].set(message);
+            *chunk = Arc::new(own);
         }
-        let last = Arc::make_mut(&mut self.last);
-        last.bytes += message.as_str().len() as u64 + 64;
-        last.chain = None;
-        last.messages.push(message);
+        self.len += 1;
     }
 
     /// Notes the chain value after the message that is last now.
     pub(crate) fn set_chain(&mut self, chain: Digest) {
-        if self.last.chain != Some(chain) {
-            Arc::make_mut(&mut self.last).chain = Some(chain);
-        }
+        self.chain = Some(chain);
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
         if len >= self.len() {
             return;
         }
-        let chunk = len / CHUNK;
-        if chunk < self.full.len() {
+        if len / CHUNK < self.full.len() {
             let full = Arc::make_mut(&mut self.full);
-            self.last = full[chunk].clone();
-            full.truncate(chunk);
+            self.last = Some(full[len / CHUNK].chunk.clone());
+            full.truncate(len / CHUNK);
         }
-        let last = Arc::make_mut(&mut self.last);
-        last.messages.truncate(len % CHUNK);
-        last.bytes = last.messages.iter().map(|message| message.as_str().len() as u64 + 64).sum();
-        last.chain = None;
+        self.len = len % CHUNK;
+        if self.len == 0 {
+            self.last = None;
+        }
+        let kept = self.last.iter().flat_map(|chunk| &chunk.0[..self.len]).filter_map(OnceLock::get);
+        self.bytes = self.full.last().map_or(0, |full| full.bytes) + kept.map(weight).sum::<u64>();
+        self.chain = None;
     }
 
     /// The chain value after the first `len` messages.
     pub(crate) fn chain_at(&self, len: usize) -> Result<Digest> {
+        if let Some(chain) = self.chain.filter(|_| len == self.len()) {
+            return Ok(chain);
+        }
         // Start from the nearest full chunk before whose chain value is known; recompute from there.
         let whole = (len / CHUNK).min(self.full.len());
         let known = (0..whole).rev().find_map(|i| self.full[i].chain.map(|chain| (i + 1, chain)));
@@ -165,6 +197,31 @@ mod tests {
             .iter()
             .take(len)
             .fold(Digest::ABSENT, |chain, message| chain.chain(Digest::of_json_text(message.as_str()).unwrap()))
+    }
+
+    #[test]
+    fn copies_that_go_on_side_by_side_share_what_was_before() {
+        let mut list = Messages::default();
+        for i in 0..40 {
+            list.push(Message::user(i.to_string()));
+        }
+        let mut other = list.clone();
+        list.push(Message::user("list"));
+        other.push(Message::user("other"));
+        other.push(Message::user("more"));
+        list.push(Message::user("again"));
+        let texts = |messages: &Messages| messages.iter().skip(40).map(Message::text).collect::<Vec<_>>();
+        assert_eq!(
+            (texts(&list), texts(&other)),
+            (vec!["list".into(), "again".into()], vec!["other".into(), "more".into()])
+        );
+        assert_eq!(
+            list.get(3).map(Message::as_str).map(str::as_ptr),
+            other.get(3).map(Message::as_str).map(str::as_ptr)
+        );
+        // Only the first copy goes on in place.
+        assert!(!Arc::ptr_eq(list.last.as_ref().unwrap(), other.last.as_ref().unwrap()));
+        assert_eq!((list.get(42), other.iter().next_back()), (None, other.last()));
     }
 
     #[test]
