@@ -197,14 +197,19 @@ impl Connection {
         self.released.load(Ordering::Acquire)
     }
 
-    /// What the invocation leaves. Sends no more inputs and reads what is left of the stream.
+    /// What the invocation leaves. Sends no more inputs, and does not read what is left of the stream.
     pub async fn output(&mut self) -> Result<Output> {
         self.close();
-        while self.receive().await.is_some() {}
+        self.kept.clear();
+        self.chunks.skip();
         self.done().await;
         let finished = self.finished.borrow().clone();
         match finished.as_deref() {
-            Some(Ok(output)) => Ok(output.clone()),
+            Some(Ok(output)) => {
+                // Where the chunks that were not read would have led.
+                self.custom = output.state.custom_json().cloned();
+                Ok(output.clone())
+            }
             Some(Err((kind, message))) => Err(Error::new(*kind, message.clone())),
             None => Err(Error::internal("the invocation went away without an answer")),
         }

@@ -34,7 +34,7 @@ impl Default for StreamLimits {
 pub(crate) fn channel(limits: StreamLimits) -> (Sender, Receiver) {
     let shared = Arc::new(Shared {
         limits,
-        state: Mutex::new(State { chunks: VecDeque::new(), bytes: 0, reader: true, senders: true }),
+        state: Mutex::new(State { chunks: VecDeque::new(), bytes: 0, reader: true, skips: false, senders: true }),
         filled: Notify::new(),
         drained: Notify::new(),
     });
@@ -52,6 +52,8 @@ struct State {
     chunks: VecDeque<(Chunk, usize)>,
     bytes: usize,
     reader: bool,
+    /// Whether the reader waits for the end only.
+    skips: bool,
     senders: bool,
 }
 
@@ -60,10 +62,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the chunk into the queue, or gives it back when there is no room. A gone reader takes everything.
+    /// Puts the chunk into the queue, or gives it back when there is no room. A reader that is gone, or waits for the end
+    /// only, takes everything.
     fn offer(&self, chunk: Chunk, weight: usize) -> Option<Chunk> {
         let mut state = self.lock();
-        if !state.reader {
+        if !state.reader || state.skips {
             return None;
         }
         let room = state.chunks.len() < self.limits.chunks
@@ -175,6 +178,15 @@ impl Receiver {
             }
             filled.await;
         }
+    }
+
+    /// Drops what is there and what will come: nobody is woken for it any more.
+    pub(crate) fn skip(&self) {
+        let mut state = self.0.lock();
+        (state.skips, state.bytes) = (true, 0);
+        state.chunks.clear();
+        drop(state);
+        self.0.drained.notify_waiters();
     }
 
     /// A chunk, the end, or `None` when there is nothing yet.
