@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::header::{ACCEPT, RETRY_AFTER};
 use axum::http::{HeaderValue, Method};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::held::hold;
@@ -73,10 +72,13 @@ struct Admitted {
 }
 
 /// Lets a request pass if there is room for it.
-pub(super) async fn admit(State(admission): State<Arc<Admission>>, request: Request, next: Next) -> Response {
+pub(super) async fn admit<F>(admission: &Admission, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     match admission.admit(&request) {
-        Ok(Admitted { turn: None, stream: None }) => next.run(request).await,
-        Ok(admitted) => hold(next.run(request).await, admitted),
+        Ok(Admitted { turn: None, stream: None }) => next(request).await,
+        Ok(admitted) => hold(next(request).await, admitted),
         Err(why) => {
             admission.metrics.refused(why);
             refused(why)

@@ -1,14 +1,11 @@
 //! Pages of other origins: none, or exactly those that were named.
 
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::guard::only;
@@ -22,15 +19,18 @@ const SHOWN: HeaderValue = HeaderValue::from_static("etag, retry-after, www-auth
 const SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 /// Tells browsers which pages may read the answers. There are no cookies, so none are ever allowed along.
-pub(super) async fn cors(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(super) async fn cors<F>(access: &Access, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     if access.origins.is_empty() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let origin = allowed(request.headers(), &access.origins).map(Origin::header);
     let mut response = match &origin {
         // A browser asks this before the page's own request, and without the page's credentials.
         Some(_) if is_preflight(&request) => preflight(),
-        _ => next.run(request).await,
+        _ => next(request).await,
     };
     let headers = response.headers_mut();
     headers.append(VARY, HeaderValue::from_static("origin"));

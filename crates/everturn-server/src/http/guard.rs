@@ -5,12 +5,10 @@
 //! have to bring some, so there the name does not matter: a proxy may have sent its own.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::problem::Problem;
@@ -18,18 +16,24 @@ use super::{Access, Origin};
 
 /// Lets a request pass only if no page of another origin sent it and, where everybody is let in, only by this machine's
 /// own name.
-pub(super) async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(super) async fn guard<F>(access: &Access, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let names = if access.authority.asks() { Names::Any } else { Names::Loopback };
     match check(request.headers(), names, &access.origins) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => next(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
 /// The same where nobody is asked who they are, whatever the others are asked.
-pub(super) async fn local(request: Request, next: Next) -> Response {
+pub(super) async fn local<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     match check(request.headers(), Names::Loopback, &[]) {
-        Ok(()) => next.run(request).await,
+        Ok(()) => next(request).await,
         Err(problem) => problem.into_response(),
     }
 }

@@ -5,7 +5,6 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderName, HeaderValue};
-use axum::middleware::Next;
 use axum::response::Response;
 
 /// Not to be guessed at, framed or followed back here.
@@ -17,8 +16,11 @@ const UNLESS_SAID: [(HeaderName, &str); 2] =
     [(CACHE_CONTROL, "no-store"), (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'")];
 
 /// Adds the headers to whatever is answered, refusals too.
-pub(super) async fn secure(request: Request, next: Next) -> Response {
-    let mut response = next.run(request).await;
+pub(super) async fn secure<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
+    let mut response = next(request).await;
     let headers = response.headers_mut();
     for (name, value) in ALWAYS {
         headers.insert(name, HeaderValue::from_static(value));

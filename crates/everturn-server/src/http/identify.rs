@@ -1,13 +1,11 @@
 //! Who sent a request, found out before anything else is.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
 use super::Access;
@@ -18,14 +16,17 @@ use super::problem::Problem;
 use crate::auth::{Identity, Refusal, Right};
 
 /// Gives the request its [`Identity`], or answers it. Strangers get the same answer wherever they knock.
-pub(super) async fn identify(
-    State(access): State<Arc<Access>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+pub(super) async fn identify<F>(
+    access: &Access,
+    peer: SocketAddr,
     mut request: Request,
-    next: Next,
-) -> Response {
+    next: impl FnOnce(Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response>,
+{
     if OPEN.contains(&request.uri().path()) {
-        return next.run(request).await;
+        return next(request).await;
     }
     match access.authority.identify(bearer(request.headers()), peer.ip()) {
         Ok(identity) => {
@@ -33,7 +34,7 @@ pub(super) async fn identify(
                 seen.key(&identity.key);
             }
             request.extensions_mut().insert(identity);
-            next.run(request).await
+            next(request).await
         }
         Err(Refusal::Stranger) => stranger(),
         Err(Refusal::TooMany(wait)) => too_many(wait),

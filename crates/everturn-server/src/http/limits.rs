@@ -8,8 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
-use axum::middleware::Next;
+use axum::extract::Request;
 use axum::response::Response;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -32,14 +31,16 @@ pub(super) fn of(request: &Request) -> Arc<Limits> {
 }
 
 /// Gives a request its limits, and its body the time it has.
-pub(super) async fn limit(State(limits): State<Arc<Limits>>, request: Request, next: Next) -> Response {
+pub(super) async fn limit<F>(limits: &Arc<Limits>, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let mut request = match request.body().is_end_stream() {
         true => request,
-        false => request.map(|body| Body::new(TimedBody::new(body, &limits))),
+        false => request.map(|body| Body::new(TimedBody::new(body, limits))),
     };
-    let page = limits.page;
-    request.extensions_mut().insert(limits);
-    PAGE.scope(page, next.run(request)).await
+    request.extensions_mut().insert(limits.clone());
+    PAGE.scope(limits.page, next(request)).await
 }
 
 /// A body that did not come in time.

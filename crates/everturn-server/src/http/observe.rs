@@ -3,12 +3,12 @@
 //! What is told: an id, the method, the route's template, the status, how long it took, and the name of the key. Paths,
 //! queries, headers and bodies hold what is somebody's own, and are told nobody.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
-use axum::middleware::Next;
 use axum::response::Response;
 use opentelemetry::trace::TraceContextExt as _;
 use opentelemetry_http::HeaderExtractor;
@@ -48,7 +48,7 @@ impl Seen {
 }
 
 /// Notes which route a request took. Inside the router, where that is known.
-pub(super) async fn note_route(request: Request, next: Next) -> Response {
+pub(super) fn note_route(request: &Request) {
     let extensions = request.extensions();
     if let (Some(seen), Some(route)) = (extensions.get::<Seen>(), extensions.get::<MatchedPath>()) {
         let _ = seen.0.route.set(route.clone());
@@ -58,19 +58,25 @@ pub(super) async fn note_route(request: Request, next: Next) -> Response {
             span.context().span().update_name(format!("{} {}", method(request.method()), route.as_str()));
         }
     }
-    next.run(request).await
 }
 
 /// Gives each request an id, and tells what became of it when its answer has been sent.
-pub(super) async fn observe(State(metrics): State<Arc<Metrics>>, mut request: Request, next: Next) -> Response {
+pub(super) async fn observe<F>(
+    metrics: &Arc<Metrics>,
+    mut request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response>,
+{
     let id = request_id(request.headers());
     let seen = Seen::default();
     let method = method(request.method());
     let span = span(method, request.headers());
     request.extensions_mut().insert(seen.clone());
     let id_text = id.to_str().unwrap_or_default().to_owned();
-    let mut note = Note { metrics, id: id_text, method, seen, since: Instant::now(), begun: None };
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let mut note = Note { metrics: metrics.clone(), id: id_text, method, seen, since: Instant::now(), begun: None };
+    let mut response = next(request).instrument(span.clone()).await;
     let status = response.status().as_u16();
     span.record("http.response.status_code", status);
     if status >= 500 {
@@ -109,9 +115,19 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     if let Some(id) = sent {
         return id.clone();
     }
-    // Nothing hangs on it: where there is no chance to be had, all have the same.
-    let id = format!("{:016x}", getrandom::u64().unwrap_or_default());
+    let id = format!("{:016x}", fresh_number());
     HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("none"))
+}
+
+/// A number that others are unlikely to have, though not to guess: nothing hangs on it. Chance is asked for once, not for
+/// each request.
+fn fresh_number() -> u64 {
+    static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(getrandom::u64().unwrap_or_default()));
+    // Neighbours are to look different: the steps of SplitMix64.
+    let mut number = NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 /// The method as a label; what people make up is `other`.

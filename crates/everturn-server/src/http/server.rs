@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use axum::extract::DefaultBodyLimit;
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::{Extension, Router};
 use everturn::Registry;
 use tokio::net::TcpListener;
 
@@ -19,7 +19,7 @@ use super::operations::{self, Operations};
 use super::problem::Problem;
 use super::{Access, cors, genkit, guard, headers, identify, limits, observe, v1};
 use crate::config::Limits;
-use crate::ops::Gauge;
+use crate::ops::{Gauge, Metrics};
 
 /// Where a server listens, and to whom.
 pub(crate) struct Settings {
@@ -65,8 +65,7 @@ impl Server {
         let metrics = match metrics_addr {
             None => None,
             Some(addr) => {
-                let router = operations::open_routes(operations.clone()).layer(from_fn(guard::local));
-                let router = router.layer(from_fn(headers::secure));
+                let router = operations::open_routes(operations.clone()).layer(from_fn(enter_locally));
                 Some((bind(addr, "--metrics-addr").await?, router, listening(Arc::default())))
             }
         };
@@ -111,29 +110,59 @@ impl Server {
 fn router(agents: Registry, access: Access, limits: Arc<Limits>, operations: Arc<Operations>) -> Router {
     let metrics = operations.metrics.clone();
     let stopping = v1::Stopping::from(operations.stopping.clone());
-    let admission = Arc::new(Admission::new(&limits, metrics.clone()));
+    let inside = Inside { admission: Admission::new(&limits, metrics.clone()), stopping };
     let routes = Router::new()
         .merge(operations::routes(operations))
         .nest("/genkit", genkit::routes(agents.clone()))
         .merge(v1::routes(agents))
         .fallback(|| async { Problem::not_found("there is nothing at this address") })
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(admission, admit))
-        .layer(from_fn(observe::note_route))
-        .layer(Extension(stopping))
-        .layer(DefaultBodyLimit::max(limits.body));
-    let access = Arc::new(access);
+        .layer(from_fn_with_state(Arc::new(inside), enter_route));
     // Around all routes as one: on a router of routes, axum adds `Allow` outside the layers, and a stranger's 401 would
     // tell which addresses there are.
-    Router::new()
-        .fallback_service(routes)
-        .layer(from_fn_with_state(access.clone(), identify::identify))
-        .layer(from_fn_with_state(access.clone(), cors::cors))
-        .layer(from_fn_with_state(access, guard::guard))
-        .layer(from_fn(v1::reword))
-        .layer(from_fn(headers::secure))
-        .layer(from_fn_with_state(limits, limits::limit))
-        .layer(from_fn_with_state(metrics, observe::observe))
+    let front = Arc::new(Front { metrics, limits, access });
+    Router::new().fallback_service(routes).layer(from_fn_with_state(front, enter))
+}
+
+/// What every request goes through before it gets to a route.
+struct Front {
+    metrics: Arc<Metrics>,
+    limits: Arc<Limits>,
+    access: Access,
+}
+
+/// The way in, as one layer: axum copies all that is inside of a layer for each request, and layers inside each other are
+/// copied as often as there are layers around them.
+async fn enter(
+    State(front): State<Arc<Front>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Front { metrics, limits, access } = &*front;
+    let identified = |request| identify::identify(access, peer, request, |request| next.run(request));
+    let shared = |request| cors::cors(access, request, identified);
+    let guarded = |request| guard::guard(access, request, shared);
+    let worded = |request| v1::reword(request, guarded);
+    let secured = |request| headers::secure(request, worded);
+    let limited = |request| limits::limit(limits, request, secured);
+    observe::observe(metrics, request, limited).await
+}
+
+/// What a request goes through that has found its route.
+struct Inside {
+    admission: Admission,
+    stopping: v1::Stopping,
+}
+
+async fn enter_route(State(inside): State<Arc<Inside>>, mut request: Request, next: Next) -> Response {
+    observe::note_route(&request);
+    request.extensions_mut().insert(inside.stopping.clone());
+    admit(&inside.admission, request, |request| next.run(request)).await
+}
+
+async fn enter_locally(request: Request, next: Next) -> Response {
+    headers::secure(request, |request| guard::local(request, |request| next.run(request))).await
 }
 
 async fn method_not_allowed() -> Response {

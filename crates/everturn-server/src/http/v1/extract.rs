@@ -7,6 +7,7 @@ use everturn::store::Cursor;
 use everturn::{BranchName, Json, Point, SnapshotId, Spot};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use super::problem::Problem;
@@ -73,26 +74,23 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let text = json_text(request).await?;
         let json = Json::parse(&text).map_err(|error| Problem::invalid(format!("the body is not JSON: {error}")))?;
-        let read = whole(&json);
+        let read = whole(json.as_str());
         read.map(Self).map_err(|why| Problem::invalid(format!("the body is not as it should be: {why}")))
     }
 }
 
 /// Reads an object by its members' names. Where a struct is read, an array of its members in order would do as well, and
 /// nobody means that.
-fn whole<T: DeserializeOwned>(json: &Json) -> Result<T, String> {
-    if !json.as_str().trim_start().starts_with('{') {
+fn whole<T: DeserializeOwned>(json: &str) -> Result<T, String> {
+    if !json.trim_start().starts_with('{') {
         return Err("invalid type: it must be an object".to_owned());
     }
-    let cause = |error: everturn::Error| {
-        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
-    };
-    json.to().map_err(cause)
+    serde_json::from_str(json).map_err(|error| error.to_string())
 }
 
-/// A member that must be an object.
+/// A member that must be an object. It was checked with the body it is in.
 pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
-    whole(&Json::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    whole(Box::<RawValue>::deserialize(deserializer)?.get()).map_err(serde::de::Error::custom)
 }
 
 /// The same, where it may be left out.

@@ -30,10 +30,7 @@ mod turns;
 
 use std::sync::Arc;
 
-use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::map_response;
-use axum::response::Response;
+use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use everturn::Registry;
@@ -60,7 +57,6 @@ pub(super) fn routes(agents: Registry) -> Router {
             let (status, code) = (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
             Problem::new(status, code, "this address does not take that method: see /v1/openapi.json")
         })
-        .layer(map_response(private))
         .with_state(Arc::new(agents));
     Router::new().nest("/v1", router)
 }
@@ -95,12 +91,4 @@ fn described() -> OpenApiRouter<Arc<Registry>> {
         .routes(routes!(artifacts::list))
         .routes(routes!(artifacts::versions))
         .routes(routes!(artifacts::download))
-}
-
-/// What is answered is somebody's own, changes any moment, and is what its type says.
-async fn private(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
 }

@@ -5,7 +5,6 @@
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use everturn::ErrorKind;
 
@@ -13,9 +12,12 @@ use super::problem::Problem;
 use crate::http::problem::Told;
 
 /// Says again as a [`Problem`] what went wrong below `/v1`.
-pub(in crate::http) async fn reword(request: Request, next: Next) -> Response {
+pub(in crate::http) async fn reword<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let ours = request.uri().path().starts_with("/v1/");
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     match response.extensions_mut().remove::<Told>() {
         Some(Told(what)) if ours => said_again(response, what),
         _ => response,
