@@ -16,6 +16,9 @@ use super::metrics::Metrics;
 /// Lines that may wait.
 const WAITING: usize = 8192;
 
+/// How long lines are gathered after some were written: whoever sends one need not wake the thread each time.
+const GATHERING: Duration = Duration::from_millis(10);
+
 /// How long the last lines have when the process ends.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,7 @@ impl Lines {
                 }
                 // Nobody could be told that there is nobody to tell.
                 let _ = io::stderr().write_all(&line);
+                thread::sleep(GATHERING);
             }
             let _ = done.send(());
         })?;
