@@ -15,11 +15,10 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts what is allocated: a figure that does not change with the machine's mood.
+/// As the server has it.
 #[global_allocator]
-static ALLOCATIONS: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Measures Everturn against the bars it is built to clear.
 #[derive(Parser)]

@@ -11,7 +11,7 @@ use clap::Args;
 
 use crate::report::Report;
 
-/// Measures agents in this process: their own time beside the store's, their stream, what they allocate.
+/// Measures agents in this process: their own time beside the store's, and their stream.
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:

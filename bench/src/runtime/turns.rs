@@ -9,7 +9,6 @@ use everturn::{
     SnapshotId, SystemClock, Turn,
 };
 use serde::{Deserialize, Serialize};
-use stats_alloc::Region;
 
 use crate::report::{Bar, Figure};
 use crate::stats::{median, micros};
@@ -27,12 +26,6 @@ pub(super) const FIGURES: &[Figure] = &[
     },
     Figure { name: "agent_turn_us", what: "an agent's turn at 1,000 messages (us)", bar: Bar::None },
     Figure { name: "store_turn_us", what: "the same by hand (us)", bar: Bar::None },
-    Figure { name: "allocations_per_turn", what: "allocations of an agent's turn at 1,000 messages", bar: Bar::None },
-    Figure {
-        name: "allocations_flat_ratio",
-        what: "allocations of an agent's turn at 1,000 messages over one at 10",
-        bar: Bar::AtMost(1.2),
-    },
     Figure {
         name: "runtime_turn_two_workers_us",
         what: "the first figure where a second, idle worker is woken on the way (us)",
@@ -106,8 +99,8 @@ impl ByHand {
         let invocation = InvocationId::new(self.ids.uuid().to_string())?;
         self.turns += 1;
         let start = Instant::now();
-        self.store.session(&self.key).await?;
-        let turn = BeginTurn::new(Start::Session(self.key.clone()), invocation, Input::text("Where is it?"));
+        let start_at = Start::OpenOrCreate(Box::new(CreateSession::at(self.key.clone())));
+        let turn = BeginTurn::new(start_at, invocation, Input::text("Where is it?"));
         let begun = self.store.begin(turn.snapshot(snapshot)).await?.begun()?;
         self.store.state(At::Point(self.key.clone(), begun.point)).await?;
         self.store.state(At::Point(self.key.clone(), begun.from)).await?;
@@ -132,27 +125,5 @@ pub(super) async fn run(samples: usize) -> Result<Vec<f64>> {
         hand.push(micros(by_hand.turn().await?));
         early.push(micros(fresh.turn().await?));
     }
-    let (late_allocations, early_allocations) = (allocations(&ByAgent::with(1_000).await?).await?, {
-        let fresh = ByAgent::with(10).await?;
-        allocations(&fresh).await?
-    });
-    Ok(vec![
-        median(&agent) - median(&hand),
-        median(&agent) / median(&early),
-        median(&agent),
-        median(&hand),
-        late_allocations,
-        late_allocations / early_allocations,
-    ])
-}
-
-/// Allocations of a turn: the median of a few, because queues and tables grow at times.
-async fn allocations(by: &ByAgent) -> Result<f64> {
-    let mut counts = Vec::new();
-    for _ in 0..21 {
-        let region = Region::new(crate::ALLOCATIONS);
-        by.turn().await?;
-        counts.push(region.change().allocations as f64);
-    }
-    Ok(median(&counts))
+    Ok(vec![median(&agent) - median(&hand), median(&agent) / median(&early), median(&agent), median(&hand)])
 }
