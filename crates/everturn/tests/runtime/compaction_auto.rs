@@ -128,7 +128,7 @@ on_every_store! {
                 }
             }
         });
-        let policy = AutoCompaction::after_turns(1, failing).keep_turns(0).patience(Duration::from_millis(5));
+        let policy = AutoCompaction::after_turns(1, failing).keep_turns(0).patience(Duration::from_millis(250));
         let agent = showing(&home, policy);
         turn(&agent, "a").await;
         for text in ["b", "c", "d", "e"] {
