@@ -16,10 +16,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// As the server has it.
-#[global_allocator]
-static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Measures Everturn against the bars it is built to clear.
 #[derive(Parser)]
 #[command(name = "everturn-bench", version)]
