@@ -55,9 +55,13 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Sends several things at once.
+    /// Sends several things at once; they are dropped if nobody will ever take them.
     pub(super) fn push_all(&self, items: &mut Vec<T>) {
         let mut state = self.lock();
+        if state.closed {
+            drop(state);
+            return items.clear();
+        }
         state.items.append(items);
         self.wake_if_due(state);
     }
@@ -74,6 +78,15 @@ impl<T> Inbox<T> {
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.woken.notify_one();
+    }
+
+    /// Nobody will take anything any more, and what is there is dropped: whoever waits for it must not wait for ever.
+    pub(super) fn abandon(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let left = std::mem::take(&mut state.items);
+        drop(state);
+        drop(left);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -141,6 +154,15 @@ mod tests {
         let taker = thread::spawn(move || take(&other, 9, Patience { wanted: 3, most: Duration::from_micros(1) }));
         inbox.push(7).unwrap();
         assert_eq!(taker.join().unwrap(), [7]);
+    }
+
+    #[test]
+    fn what_nobody_takes_any_more_is_dropped() {
+        let (inbox, item) = (Inbox::default(), Arc::new(()));
+        inbox.push(item.clone()).unwrap();
+        inbox.abandon();
+        inbox.push_all(&mut vec![item.clone()]);
+        assert_eq!((Arc::strong_count(&item), inbox.push(item.clone()).is_err()), (1, true));
     }
 
     #[test]

@@ -90,7 +90,10 @@ impl Syncer {
         let work = shared.clone();
         let thread = thread::Builder::new()
             .name("everturn-sync".to_owned())
-            .spawn(move || work.serve())
+            .spawn(move || {
+                let ends = Ends(work);
+                ends.0.serve();
+            })
             .map_err(|e| Error::unavailable("the thread that syncs cannot be started").with_source(e))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -127,6 +130,19 @@ impl Syncer {
         if self.shared.inbox.push(Waiting::Flush(done)).is_ok() {
             let _ = finished.recv();
         }
+    }
+}
+
+/// Lets nobody wait for a thread that is gone, be it by a panic.
+struct Ends(Arc<Shared>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.circumstances.close(&Error::internal("the thread that syncs has stopped"));
+            self.0.tide.reached(u64::MAX);
+        }
+        self.0.inbox.abandon();
     }
 }
 

@@ -80,6 +80,15 @@ impl std::fmt::Debug for Request {
     }
 }
 
+/// Lets nobody wait for a thread that is gone.
+struct Ends(Arc<Inbox<Request>>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Writer {
     inbox: Arc<Inbox<Request>>,
@@ -122,7 +131,11 @@ impl Writer {
         let requests = inbox.clone();
         let thread = thread::Builder::new()
             .name("everturn-write".to_owned())
-            .spawn(move || state.serve(&requests))
+            .spawn(move || {
+                // A panic too must tell those who wait.
+                let ends = Ends(requests);
+                state.serve(&ends.0);
+            })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
         Ok(Self { inbox, tide, thread: Some(thread), counters, log_pages })
     }
