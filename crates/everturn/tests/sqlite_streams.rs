@@ -186,5 +186,5 @@ async fn a_file_of_format_1_is_migrated() {
     drop(store);
     let format: i32 =
         rusqlite::Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    assert_eq!(format, 2);
+    assert_eq!(format, 3);
 }

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use zstd::dict::DecoderDictionary;
 use zstd::zstd_safe::CParameter;
 
+use super::prose;
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::{Json, Scanner};
@@ -255,6 +256,7 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
 const MIN_COMPRESS: usize = 64;
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
+const PROSE: u8 = 2;
 /// No record was ever written that unpacks to more; a larger claim is damage.
 const MAX_UNPACKED: u64 = 1 << 31;
 
@@ -272,9 +274,14 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> = const { RefCell::new(None) };
 }
 
-/// Packs a text: a byte that says how, then the text, or its length and a zstd frame with a checksum.
+/// Packs a text: a byte that says how, then the text, or its length and what [`prose`] or zstd made of it, with a checksum.
 pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
     if text.len() >= MIN_COMPRESS {
+        let mut out = packed_head(PROSE, text);
+        out.extend_from_slice(&crc32fast::hash(text.as_bytes()).to_le_bytes());
+        if prose::pack(text, &mut out) {
+            return Ok(out);
+        }
         let packed = COMPRESSOR.with_borrow_mut(|slot| -> std::io::Result<Vec<u8>> {
             if slot.is_none() {
                 let mut compressor = zstd::bulk::Compressor::with_dictionary(LEVEL, DICTIONARY.as_bytes())?;
@@ -287,9 +294,7 @@ pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
             slot.as_mut().map_or_else(|| Ok(Vec::new()), |compressor| compressor.compress(text.as_bytes()))
         });
         let packed = packed.map_err(|e| Error::internal("a record cannot be compressed").with_source(e))?;
-        let mut out = Vec::with_capacity(packed.len() + 8);
-        out.push(ZSTD);
-        put_varint(&mut out, text.len() as u64);
+        let mut out = packed_head(ZSTD, text);
         if out.len() + packed.len() < text.len() {
             out.extend_from_slice(&packed);
             return Ok(out);
@@ -299,6 +304,14 @@ pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
     out.push(PLAIN);
     out.extend_from_slice(text.as_bytes());
     Ok(out)
+}
+
+/// How a text is packed, and its length.
+fn packed_head(how: u8, text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16);
+    out.push(how);
+    put_varint(&mut out, text.len() as u64);
+    out
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<String> {
@@ -318,17 +331,29 @@ pub(crate) fn decode_into<'b>(bytes: &[u8], text: &'b mut Vec<u8>) -> Result<&'b
             serde_json::from_slice::<&RawValue>(text).map_err(|e| damaged().with_source(e))?;
         }
         ZSTD => {
-            let len = take_varint(&mut rest).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
-            let len = usize::try_from(len).map_err(|_| damaged())?;
+            let len = take_len(&mut rest)?;
             text.try_reserve(len).map_err(|_| damaged())?;
             decompress(rest, text).map_err(|e| damaged().with_source(e))?;
             if text.len() != len {
                 return Err(damaged());
             }
         }
+        PROSE => {
+            let len = take_len(&mut rest)?;
+            let (checksum, packed) = rest.split_first_chunk().ok_or_else(damaged)?;
+            prose::unpack(packed, len, text).ok_or_else(damaged)?;
+            if crc32fast::hash(text) != u32::from_le_bytes(*checksum) {
+                return Err(damaged());
+            }
+        }
         _ => return Err(damaged()),
     }
     std::str::from_utf8(text).map_err(|e| damaged().with_source(e))
+}
+
+fn take_len(bytes: &mut &[u8]) -> Result<usize> {
+    let len = take_varint(bytes).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
+    usize::try_from(len).map_err(|_| damaged())
 }
 
 fn decompress(frame: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
@@ -375,7 +400,7 @@ mod tests {
         for text in ["{}", &"ab".repeat(40), &"hello ".repeat(400), &"é".repeat(1000)] {
             let bytes = encode(text).unwrap();
             assert_eq!(decode(&bytes).unwrap(), text);
-            if bytes[0] == ZSTD {
+            if bytes[0] != PLAIN {
                 for at in 1..bytes.len() {
                     let mut bad = bytes.clone();
                     bad[at] ^= 0x40;

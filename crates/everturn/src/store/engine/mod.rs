@@ -18,6 +18,7 @@ mod import;
 mod line;
 mod list;
 mod prepare;
+mod prose;
 mod queue;
 mod read;
 mod rules;

@@ -17,12 +17,13 @@ use crate::{Error, Result};
 /// "EvTn": what marks a SQLite file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x4576_546e;
 /// What the file's format is called; raised with each migration.
-const FORMAT: i32 = 2;
+const FORMAT: i32 = 3;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PAGE_SIZE: u32 = 4096;
 /// Migrations by the format they lead to.
-const MIGRATIONS: [&str; FORMAT as usize] = [include_str!("schema.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: [&str; FORMAT as usize] =
+    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 
 #[derive(Debug)]
 pub(super) struct StoreFile {

@@ -1,0 +1,2 @@
+-- Format 3: bodies may be packed by a table of ours. Nothing that was there changes; a program that knows only format 2
+-- could not read what is written from now on.
