@@ -33,8 +33,8 @@ pub(super) enum Batch {
 /// What a turn stores: its begin, which waits for nothing, and its end, which waits for the disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TurnBytes {
-    begin: usize,
-    end: usize,
+    pub(super) begin: usize,
+    pub(super) end: usize,
     /// The pages it is stored in.
     page: u64,
 }
@@ -75,7 +75,7 @@ impl BareWriter {
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
 
-    async fn put(&self, bytes: usize, wait: Wait) -> Result<()> {
+    pub(super) async fn put(&self, bytes: usize, wait: Wait) -> Result<()> {
         let (done, finished) = oneshot::channel();
         let jobs = self.jobs.as_ref().context("the bare writer has stopped")?;
         jobs.send(Job { bytes: vec![7; bytes], wait, done }).ok().context("the bare writer has stopped")?;

@@ -99,17 +99,17 @@ struct Code {
 /// What the next bits mean: one or two bytes of text, or something else.
 #[derive(Clone, Copy, Default)]
 struct Meaning {
+    /// The text; the number of the symbol where it is not text but a phrase or an escaped byte.
     text: [u8; 2],
-    /// How many bytes of text these are; none where it is a phrase or an escaped byte.
+    /// How many bytes of text these are; none where it is something else.
     count: u8,
-    /// The bits of all of it, and of the first byte alone.
     length: u8,
-    first: u8,
-    symbol: u16,
 }
 
 struct Table {
     codes: [Code; SYMBOLS],
+    /// The codes of bytes that begin no phrase; the others are looked at more closely.
+    plain: [Code; 256],
     /// By the next [`WIDTH`] bits.
     meanings: Vec<Meaning>,
     /// For each byte the phrases it may begin, the longest first.
@@ -142,8 +142,8 @@ impl Table {
             for symbol in (0..SYMBOLS).filter(|symbol| lengths[*symbol] == length) {
                 let code = Code { bits: (next << (32 - length)).reverse_bits(), length };
                 codes[symbol] = code;
-                let (text, count, bits) = ([symbol as u8, 0], u8::from(symbol < ESCAPE), length as u8);
-                let meaning = Meaning { text, count, length: bits, first: bits, symbol: symbol as u16 };
+                let (text, count) = ((symbol as u16).to_le_bytes(), u8::from(symbol < ESCAPE));
+                let meaning = Meaning { text, count, length: length as u8 };
                 meanings.iter_mut().skip(code.bits as usize).step_by(1 << length).for_each(|slot| *slot = meaning);
                 next += 1;
             }
@@ -157,56 +157,93 @@ impl Table {
                 (meaning.count, meaning.length) = (2, meaning.length + second.length);
             }
         }
-        let mut phrases = vec![Vec::new(); 256];
+        let mut phrases = vec![Vec::<(usize, &'static [u8])>::new(); 256];
         for (i, (_, phrase)) in PHRASES.iter().enumerate() {
             phrases[usize::from(phrase.as_bytes()[0])].push((ESCAPE + 1 + i, phrase.as_bytes()));
         }
         phrases.iter_mut().for_each(|list| list.sort_by_key(|(_, phrase)| std::cmp::Reverse(phrase.len())));
-        Self { codes, meanings, phrases }
+        let plain = std::array::from_fn(|byte| if phrases[byte].is_empty() { codes[byte] } else { Code::default() });
+        Self { codes, plain, meanings, phrases }
     }
 
-    /// What a text begins with, a phrase if it can be, and how long that is.
-    fn symbol(&self, text: &[u8]) -> (usize, usize) {
+    /// The code of what a text begins with, a phrase if it can be, and how much of the text that is.
+    fn code(&self, text: &[u8]) -> (Code, usize) {
         let phrase = self.phrases[usize::from(text[0])].iter().find(|(_, phrase)| text.starts_with(phrase));
-        phrase.map_or((usize::from(text[0]), 1), |(symbol, phrase)| (*symbol, phrase.len()))
+        if let Some((symbol, phrase)) = phrase {
+            return (self.codes[*symbol], phrase.len());
+        }
+        let (code, escape) = (self.codes[usize::from(text[0])], self.codes[ESCAPE]);
+        if code.length > 0 {
+            return (code, 1);
+        }
+        (Code { bits: escape.bits | u32::from(text[0]) << escape.length, length: escape.length + 8 }, 1)
     }
 }
 
 /// Packs a text behind what is in `out` already. Says whether that is worth it; if not, `out` is as it was.
 pub(super) fn pack(text: &str, out: &mut Vec<u8>) -> bool {
-    let (mut text, before) = (text.as_bytes(), out.len());
+    let (text, before) = (text.as_bytes(), out.len());
     if text.len() > LONGEST || repeats(text) {
         return false;
     }
     // A text that comes out longer than this has little of what the table was made for.
-    let most = before + text.len() * 5 / 8;
-    out.reserve(most - before + 8);
+    let most = text.len() * 5 / 8;
+    out.resize(before + most + 8, 0);
+    let packed = fill(text, &mut out[before..]);
+    out.truncate(before + packed.unwrap_or(0));
+    packed.is_some()
+}
+
+/// Writes the codes of a text, and says how many bytes they take. Nothing if there is not room for all and eight bytes more.
+fn fill(mut text: &[u8], out: &mut [u8]) -> Option<usize> {
     let table = &*TABLE;
-    let (mut bits, mut count) = (0u64, 0);
-    while !text.is_empty() {
-        let (symbol, length) = table.symbol(text);
-        let mut code = table.codes[symbol];
-        if code.length == 0 {
-            let escape = table.codes[ESCAPE];
-            code = Code { bits: escape.bits | u32::from(text[0]) << escape.length, length: escape.length + 8 };
-        }
-        text = &text[length..];
-        bits |= u64::from(code.bits) << count;
-        count += code.length;
-        if count >= 32 {
-            out.extend_from_slice(&(bits as u32).to_le_bytes());
-            (bits, count) = (bits >> 32, count - 32);
-            if out.len() > most {
-                break;
+    let mut codes = Codes { out, bits: 0, count: 0, end: 0 };
+    while let Some(next) = text.first() {
+        // Mostly four letters follow each other, and there is room for the codes of four between two writes.
+        let four = text.first_chunk::<4>().map(|four| four.map(|byte| table.plain[usize::from(byte)]));
+        let length = match four {
+            Some(four) if four.iter().all(|code| code.length > 0) => {
+                four.into_iter().for_each(|code| codes.put(code));
+                4
             }
-        }
+            _ => {
+                let plain = table.plain[usize::from(*next)];
+                let (code, length) = if plain.length > 0 { (plain, 1) } else { table.code(text) };
+                codes.put(code);
+                length
+            }
+        };
+        codes.write()?;
+        text = &text[length..];
     }
-    out.extend_from_slice(&bits.to_le_bytes()[..count.div_ceil(8) as usize]);
-    let worth_it = out.len() <= most;
-    if !worth_it {
-        out.truncate(before);
+    Some(codes.end + usize::from(codes.count > 0))
+}
+
+/// Codes on their way out.
+struct Codes<'o> {
+    out: &'o mut [u8],
+    bits: u64,
+    count: u32,
+    /// Bytes that are complete.
+    end: usize,
+}
+
+impl Codes<'_> {
+    #[inline]
+    fn put(&mut self, code: Code) {
+        self.bits |= u64::from(code.bits) << self.count;
+        self.count += code.length;
     }
-    worth_it
+
+    /// Writes what there is, and keeps what is not a whole byte. Writing too much costs less than asking how much.
+    #[inline]
+    fn write(&mut self) -> Option<()> {
+        *self.out.get_mut(self.end..)?.first_chunk_mut::<8>()? = self.bits.to_le_bytes();
+        self.end += (self.count / 8) as usize;
+        self.bits >>= self.count & !7;
+        self.count &= 7;
+        Some(())
+    }
 }
 
 /// Whether a text says much of what it says more than once: five bytes that stood somewhere before are one repetition.
@@ -214,62 +251,81 @@ fn repeats(text: &[u8]) -> bool {
     /// Every other place is looked at, and one in so many may repeat what was said.
     const FEW: usize = 12;
     let mut seen = [0u32; 512];
-    let (mut places, mut repeated) = (0, 0);
-    for window in text.windows(8).step_by(2) {
-        let Ok(window) = <[u8; 8]>::try_from(window) else { continue };
-        let hash = (u64::from_le_bytes(window) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let (slot, rest) = ((hash >> 55) as usize, (hash >> 20) as u32);
-        repeated += usize::from(std::mem::replace(&mut seen[slot], rest) == rest);
-        places += 1;
+    let (mut places, mut repeated, mut rest) = (0, 0, text);
+    while let Some(window) = rest.first_chunk::<8>() {
+        let hash = (u64::from_le_bytes(*window) << 24).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let (slot, hash) = ((hash >> 55) as usize, (hash >> 20) as u32);
+        repeated += usize::from(std::mem::replace(&mut seen[slot], hash) == hash);
+        (places, rest) = (places + 1, &rest[2..]);
     }
     repeated * FEW > places
 }
 
 /// Unpacks a text of so many bytes into a buffer. Nothing if that cannot be what was packed.
-pub(super) fn unpack(mut packed: &[u8], length: usize, out: &mut Vec<u8>) -> Option<()> {
+pub(super) fn unpack(packed: &[u8], length: usize, out: &mut Vec<u8>) -> Option<()> {
     if length > LONGEST {
         return None;
     }
+    let start = out.len();
+    // The second of two bytes is written along, and counts only if it belongs to the text.
+    out.resize(start + length + 1, 0);
+    read(packed, &mut out[start..], length)?;
+    out.truncate(start + length);
+    Some(())
+}
+
+/// Reads codes until a text has its length. Nothing may be left of them then.
+fn read(mut packed: &[u8], out: &mut [u8], end: usize) -> Option<()> {
     let table = &*TABLE;
-    let (mut at, end) = (out.len(), out.len() + length);
-    // The second of two bytes is written along and counted only if it belongs to the text.
-    out.resize(end + 1, 0);
-    let (mut bits, mut count) = (0u64, 0u32);
+    let (mut bits, mut count, mut at) = (0u64, 0u32, 0);
     while at < end {
-        if count < 32 {
-            match packed.first_chunk::<4>() {
-                Some(next) => {
-                    bits |= u64::from(u32::from_le_bytes(*next)) << count;
-                    (packed, count) = (&packed[4..], count + 32);
-                }
-                None => {
-                    for byte in std::mem::take(&mut packed) {
-                        bits |= u64::from(*byte) << count;
-                        count += 8;
-                    }
-                }
+        // Bits that do not fit are read again with the next ones, and are the same then.
+        if let Some(next) = packed.first_chunk::<8>() {
+            bits |= u64::from_le_bytes(*next) << count;
+            let taken = (63 - count) / 8;
+            (packed, count) = (&packed[taken as usize..], count + 8 * taken);
+        } else {
+            while count < 56
+                && let Some((next, rest)) = packed.split_first()
+            {
+                bits |= u64::from(*next) << count;
+                (packed, count) = (rest, count + 8);
             }
         }
-        let meaning = table.meanings[(bits & MASK) as usize];
-        let (mut text, mut length) = (usize::from(meaning.count), u32::from(meaning.length));
-        if text == 2 && (at + 1 == end || length > count) {
-            (text, length) = (1, u32::from(meaning.first));
+        // Mostly words go on: four times as many bits as the longest code has are there.
+        let mut meaning = table.meanings[(bits & MASK) as usize];
+        let mut times = 4;
+        while times > 0 && meaning.count > 0 && at + 2 <= end && u32::from(meaning.length) <= count {
+            *out.get_mut(at..)?.first_chunk_mut::<2>()? = meaning.text;
+            at += usize::from(meaning.count);
+            (bits, count) = (bits >> meaning.length, count - u32::from(meaning.length));
+            meaning = table.meanings[(bits & MASK) as usize];
+            times -= 1;
         }
+        if times == 0 || at == end {
+            continue;
+        }
+        // A phrase, a byte that was escaped, or the last byte.
+        let symbol = if meaning.count > 0 { meaning.text[0].into() } else { u16::from_le_bytes(meaning.text) };
+        let length = table.codes[usize::from(symbol)].length;
         (bits, count) = (bits >> length, count.checked_sub(length)?);
-        if text > 0 {
-            out[at..at + 2].copy_from_slice(&meaning.text);
-            at += text;
-        } else if usize::from(meaning.symbol) == ESCAPE {
-            out[at] = bits as u8;
-            at += 1;
-            (bits, count) = (bits >> 8, count.checked_sub(8)?);
-        } else {
-            let phrase = PHRASES[usize::from(meaning.symbol) - ESCAPE - 1].1.as_bytes();
-            out.get_mut(at..at + phrase.len())?.copy_from_slice(phrase);
-            at += phrase.len();
+        match usize::from(symbol) {
+            ESCAPE => {
+                out[at] = bits as u8;
+                at += 1;
+                (bits, count) = (bits >> 8, count.checked_sub(8)?);
+            }
+            byte if byte < ESCAPE => {
+                out[at] = meaning.text[0];
+                at += 1;
+            }
+            phrase => {
+                let phrase = PHRASES[phrase - ESCAPE - 1].1.as_bytes();
+                out.get_mut(at..at + phrase.len())?.copy_from_slice(phrase);
+                at += phrase.len();
+            }
         }
     }
-    out.truncate(end);
     (at == end && packed.is_empty() && count < 8 && bits == 0).then_some(())
 }
 

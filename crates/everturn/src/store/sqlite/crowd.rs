@@ -29,10 +29,15 @@ impl Crowd {
         Self { part, lately: 0.0 }
     }
 
+    /// Whether they were many lately.
+    pub(super) fn is_many(&self) -> bool {
+        self.lately >= MANY as f32
+    }
+
     /// How long to wait for whom before the next batch.
     pub(super) fn patience(&self) -> Patience {
-        let crowd = self.lately as usize;
-        if crowd < MANY { Patience::NONE } else { Patience { wanted: (crowd / self.part).max(1), most: LONGEST } }
+        let wanted = (self.lately as usize / self.part).max(1);
+        if self.is_many() { Patience { wanted, most: LONGEST } } else { Patience::NONE }
     }
 
     /// So many wait for an answer.

@@ -101,6 +101,11 @@ impl TurnLock {
         self.0.lock().map_err(|e| Error::unavailable("the store's lock cannot be taken").with_source(e))?;
         Ok(Turn(&self.0))
     }
+
+    /// The same if it is nobody else's turn.
+    pub(super) fn try_hold(&self) -> Option<Turn<'_>> {
+        self.0.try_lock().is_ok().then(|| Turn(&self.0))
+    }
 }
 
 impl Drop for Turn<'_> {

@@ -14,9 +14,10 @@ use tokio::sync::watch;
 use super::Circumstances;
 use super::crowd::Crowd;
 use super::inbox::Inbox;
+use super::job::Job;
 use super::log::Log;
 use super::stats::Counters;
-use super::writer::Job;
+
 use crate::{Error, Result};
 
 /// How far what was committed has got on its way to the disk. Commits that must get there are numbered.

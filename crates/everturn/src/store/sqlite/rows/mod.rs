@@ -41,12 +41,12 @@ impl<'c> Rows<'c> {
         Ok(Self { sql, hot, recent, changes: Vec::new(), journaled })
     }
 
-    /// Writes what was changed to the journal, and fills the tables when it is time to: so many records may wait.
-    pub(super) fn close(mut self, most: u64) -> Result<()> {
+    /// Writes what was changed to the journal, and fills the tables when more records than these wait in it.
+    pub(super) fn close(mut self, fill_at: Option<u64>) -> Result<()> {
         let wrote = !self.changes.is_empty() || self.recent.position() > self.journaled;
         if wrote {
             let entry = self.recent.next_entry();
-            if !self.recent.is_due(most) {
+            if !fill_at.is_some_and(|most| self.recent.is_due(most)) {
                 return self.put_entry(entry);
             }
             self.fill()?;

@@ -1,0 +1,407 @@
+//! The pen: whoever holds it writes.
+//!
+//! A batch of rules becomes one transaction. Each rule decides inside of it, seeing what the ones before it in the same batch
+//! wrote. What must be on disk before it is acknowledged goes on to the syncer, and the next batch is written meanwhile.
+//!
+//! Mostly the writer's thread has the pen. Where few write, a caller takes it for a begin of its own and the like, because
+//! waking another thread and being woken by it takes longer than the write. A caller's thread has other things to do, so that
+//! whatever could keep it waiting is left to the writer's thread: the disk, another process, filling the tables, moving the
+//! log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::Connection;
+
+use super::super::engine::{Ctx, Sync};
+use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
+use super::crowd::Crowd;
+use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
+use super::inbox::Patience;
+use super::job::Job;
+use super::recent::Recent;
+use super::rows::Rows;
+use super::stats::Counters;
+use super::syncer::Syncer;
+use super::{Circumstances, Durability, failure};
+use crate::{Error, Result};
+
+pub(super) struct Pen {
+    file: Arc<StoreFile>,
+    circumstances: Arc<Circumstances>,
+    /// Waits for the disk; nobody does where SQLite syncs by itself, or nothing is synced at all.
+    syncer: Option<Syncer>,
+    checkpointer: Checkpointer,
+    lock: Arc<TurnLock>,
+    conn: Option<Connection>,
+    full_sync: Option<bool>,
+    /// Pages in the log after the last commit.
+    log_pages: Arc<AtomicU64>,
+    counters: Arc<Counters>,
+    moving: Moving,
+    recent: Recent,
+    crowd: Crowd,
+}
+
+impl std::fmt::Debug for Pen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pen").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+/// How far moving the log into the file has come.
+#[derive(Clone, Copy, Debug)]
+enum Moving {
+    /// It begins when the log has this size.
+    At(u64),
+    /// The background is at it; the rest is for the writer.
+    Most,
+}
+
+/// What holding the pen may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// As long as it takes.
+    Whole,
+    /// No longer than one write.
+    Brief,
+}
+
+/// A batch that was committed.
+struct Committed {
+    batch: Vec<Box<dyn Job>>,
+    /// Its number, if it must get to the disk.
+    number: Option<u64>,
+}
+
+/// What is left to do after a write on a caller's thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Nothing,
+    /// Something for [`Pen::tend`].
+    Work,
+}
+
+impl Pen {
+    pub(super) fn new(
+        file: Arc<StoreFile>,
+        conn: Connection,
+        lock: TurnLock,
+        circumstances: Arc<Circumstances>,
+        syncer: Option<Syncer>,
+        checkpointer: Checkpointer,
+        counters: Arc<Counters>,
+    ) -> Result<Self> {
+        let mut pen = Self {
+            file,
+            circumstances,
+            syncer,
+            checkpointer,
+            lock: Arc::new(lock),
+            conn: None,
+            full_sync: None,
+            log_pages: Arc::default(),
+            counters,
+            moving: Moving::At(WAL_SOFT),
+            recent: Recent::default(),
+            crowd: Crowd::one_in(4),
+        };
+        pen.adopt(conn)?;
+        Ok(pen)
+    }
+
+    /// Pages in the log after the last commit.
+    pub(super) fn log_pages(&self) -> Arc<AtomicU64> {
+        self.log_pages.clone()
+    }
+
+    /// For whom to wait before the next batch.
+    pub(super) fn patience(&self) -> Patience {
+        self.crowd.patience()
+    }
+
+    /// Writes a batch and answers everybody in it, or has them answered. `busy` tells whether more wait to be written.
+    pub(super) fn write(&mut self, batch: Vec<Box<dyn Job>>, busy: impl FnOnce() -> bool) {
+        self.crowd.note(batch.len() + self.syncer.as_ref().map_or(0, Syncer::waiting));
+        let lock = self.lock.clone();
+        let held = match lock.hold() {
+            Ok(held) => held,
+            Err(error) => return answer_all(batch, &error),
+        };
+        let Some(committed) = self.commit(batch, Pace::Whole) else { return };
+        drop(held);
+        self.acknowledge(committed, busy);
+        self.move_log_on();
+    }
+
+    /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, or where
+    /// many write and a batch is better.
+    pub(super) fn write_at_once(&mut self, job: Box<dyn Job>) -> Result<Left, Box<dyn Job>> {
+        let waits_for_disk = job.sync() == Sync::Durable && self.file.durability() == Durability::PowerSafe;
+        if waits_for_disk || self.crowd.is_many() {
+            return Err(job);
+        }
+        let lock = self.lock.clone();
+        let Some(held) = lock.try_hold() else { return Err(job) };
+        self.crowd.note(1 + self.syncer.as_ref().map_or(0, Syncer::waiting));
+        let Some(committed) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
+        drop(held);
+        self.acknowledge(committed, || true);
+        Ok(if self.is_log_to_be_moved() || self.recent.is_due(self.file.journal()) {
+            Left::Work
+        } else {
+            Left::Nothing
+        })
+    }
+
+    /// Does what callers left to be done.
+    pub(super) fn tend(&mut self) {
+        if self.circumstances.check_open().is_err() {
+            return;
+        }
+        if self.recent.is_due(self.file.journal())
+            && let Err(error) = self.fill()
+        {
+            tracing::warn!(%error, "the tables were not filled; the next write does it");
+            self.circumstances.note(&error);
+        }
+        self.move_log_on();
+    }
+
+    /// Whether a commit of these waits for the disk.
+    fn syncs_in_commit(&self, batch: &[Box<dyn Job>]) -> bool {
+        self.file.durability() == Durability::PowerSafe
+            && self.syncer.is_none()
+            && batch.iter().any(|job| job.sync() == Sync::Durable)
+    }
+
+    /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
+    pub(super) fn settle(&mut self) {
+        if self.circumstances.check_open().is_ok()
+            && let Err(error) = self.fill()
+        {
+            tracing::warn!(%error, "the tables were not filled; the next writer does it");
+        }
+    }
+
+    /// Fills the tables in a transaction of its own.
+    fn fill(&mut self) -> Result<()> {
+        let Some(conn) = &self.conn else { return Ok(()) };
+        let _held = self.lock.hold()?;
+        let recent = &mut self.recent;
+        let mut fill = || -> Result<()> {
+            let tx = rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)
+                .map_err(|e| failure(e, "write"))?;
+            Rows::open(&tx, recent)?.settle()?;
+            tx.commit().map_err(|e| failure(e, "write"))
+        };
+        let filled = fill();
+        if filled.is_err() {
+            self.recent.forget();
+        }
+        filled
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        self.conn = None;
+        let conn = self.file.connect(Access::Write)?;
+        self.adopt(conn)
+    }
+
+    fn adopt(&mut self, mut conn: Connection) -> Result<()> {
+        self.full_sync = None;
+        self.recent.forget();
+        let pages = self.log_pages.clone();
+        let count = move |_: &mut rusqlite::hooks::Wal, now: i32| {
+            pages.store(now.unsigned_abs().into(), Ordering::Relaxed);
+            Ok(())
+        };
+        conn.wal_hook(Some(count)).map_err(|e| failure(e, "open"))?;
+        if let Some(syncer) = &self.syncer {
+            // SQLite opens its log when it first reads.
+            conn.query_row("PRAGMA user_version", [], |_| Ok(())).map_err(|e| failure(e, "open"))?;
+            syncer.log().open()?;
+        }
+        self.conn = Some(conn);
+        Ok(())
+    }
+
+    /// Commits a batch, or what is left of it without those who break it. Whoever is not committed is answered.
+    fn commit(&mut self, mut batch: Vec<Box<dyn Job>>, pace: Pace) -> Option<Committed> {
+        while !batch.is_empty() {
+            if let Err(error) = self.circumstances.check_open() {
+                answer_all(batch, &error);
+                return None;
+            }
+            // Whoever sees the commit must know that it is not on disk yet.
+            let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
+            let number = self.syncer.as_ref().filter(|_| durable).map(Syncer::next);
+            let Err((culprit, error)) = self.run(&mut batch, pace) else {
+                self.counters.committed(batch.len());
+                return Some(Committed { batch, number });
+            };
+            if let (Some(syncer), Some(number)) = (&self.syncer, number) {
+                syncer.hand_over(number, Vec::new());
+            }
+            self.circumstances.note(&error);
+            match culprit {
+                // Nothing of the batch was kept. The one to blame is told; the others go on without it.
+                Some(culprit) => batch.remove(culprit).answer(Err(error)),
+                None => {
+                    answer_all(batch, &error);
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Answers those whose writes need not be on disk, and sees to it that the others are answered when theirs are.
+    fn acknowledge(&self, committed: Committed, busy: impl FnOnce() -> bool) {
+        let Committed { batch, number } = committed;
+        let (Some(syncer), Some(number)) = (&self.syncer, number) else {
+            if self.full_sync == Some(true) {
+                self.counters.synced();
+            }
+            return batch.into_iter().for_each(|job| job.answer(Ok(())));
+        };
+        let (durable, visible): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.sync() == Sync::Durable);
+        visible.into_iter().for_each(|job| job.answer(Ok(())));
+        // Another thread is worth its waking only where there is something to do meanwhile.
+        if busy() || syncer.waiting() > 0 {
+            syncer.hand_over(number, durable);
+        } else {
+            syncer.sync_now(number, durable);
+        }
+    }
+
+    /// Runs a batch in one transaction. An error comes with the one who is to blame, if it is one of them.
+    fn run(&mut self, batch: &mut [Box<dyn Job>], pace: Pace) -> Result<(), (Option<usize>, Error)> {
+        let whole = |error: Error| (None, error);
+        self.set_sync(self.syncs_in_commit(batch)).map_err(whole)?;
+        let conn = self.conn.as_ref().ok_or_else(|| whole(Error::unavailable("the store is closed: reopen it")))?;
+        let run = |sql: &str| {
+            let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
+            statement.execute([]).map(drop).map_err(|e| failure(e, "write"))
+        };
+        run("BEGIN IMMEDIATE").map_err(whole)?;
+        let recent = &mut self.recent;
+        let fill_at = (pace == Pace::Whole).then_some(self.file.journal());
+        let outcome = self.circumstances.with_env(|env| {
+            let mut rows = Rows::open(conn, recent).map_err(whole)?;
+            for (i, job) in batch.iter_mut().enumerate() {
+                let mut ctx = Ctx { tx: &mut rows, env };
+                let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));
+                let ran = ran.unwrap_or_else(|_| Err(Error::internal("a rule panicked")));
+                ran.map_err(|error| (Some(i), error))?;
+            }
+            rows.close(fill_at).map_err(whole)
+        });
+        let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
+        if outcome.is_err() {
+            self.counters.rolled_back();
+            self.recent.forget();
+            if !conn.is_autocommit() {
+                let _ = run("ROLLBACK");
+            }
+        }
+        outcome
+    }
+
+    /// Where SQLite syncs by itself, it does for batches that somebody waits for to be durable: that covers all before.
+    fn set_sync(&mut self, full: bool) -> Result<()> {
+        if self.full_sync == Some(full) {
+            return Ok(());
+        }
+        if let Some(conn) = &self.conn {
+            let sql = if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+            let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
+            statement.execute([]).map_err(|e| failure(e, "write"))?;
+            self.full_sync = Some(full);
+        }
+        Ok(())
+    }
+
+    /// Bytes in the log after the last commit.
+    fn log_bytes(&self) -> u64 {
+        self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE)
+    }
+
+    /// Whether it is time to move the log into the file, or the rest of it.
+    fn is_log_to_be_moved(&mut self) -> bool {
+        let log = self.log_bytes();
+        match &mut self.moving {
+            Moving::At(size) => {
+                // The log may have begun anew; then it is due at its usual size again.
+                *size = (*size).min(log + WAL_SOFT);
+                log >= *size
+            }
+            Moving::Most => !self.checkpointer.is_busy() || log > WAL_HARD,
+        }
+    }
+
+    /// Moves the log into the file, as far as it is time to.
+    fn move_log_on(&mut self) {
+        if !self.is_log_to_be_moved() {
+            return;
+        }
+        let log = self.log_bytes();
+        self.moving = match self.moving {
+            _ if log > WAL_HARD => {
+                if let Err(error) = self.truncate_log() {
+                    tracing::warn!(%error, "the log could not be cut back");
+                    self.circumstances.note(&error);
+                }
+                // A reader may keep it from being cut back; that is not tried again with every batch.
+                Moving::At(log + WAL_SOFT)
+            }
+            Moving::At(_) => {
+                self.checkpointer.wake();
+                Moving::Most
+            }
+            Moving::Most => {
+                if let Some(Err(error)) = self.conn.as_ref().map(move_log) {
+                    self.circumstances.note(&error);
+                }
+                Moving::At(log + WAL_SOFT)
+            }
+        };
+    }
+
+    /// Moves all of the log into the file and cuts it to nothing.
+    fn truncate_log(&mut self) -> Result<()> {
+        let conn = self.conn.as_ref().ok_or_else(|| Error::unavailable("the store is closed: reopen it"))?;
+        let busy: i64 = conn
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(|e| failure(e, "checkpoint"))?;
+        if busy != 0 {
+            return Err(Error::unavailable("a reader keeps the log from being cut back: try again when it is done"));
+        }
+        self.log_pages.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes sure that what was removed is gone from the log too.
+    pub(super) fn scrub(&mut self) -> Result<()> {
+        self.circumstances.check_open()?;
+        self.truncate_log()
+    }
+
+    /// Opens the file anew and makes sure that what is seen there is really on disk before anybody relies on it.
+    pub(super) fn reopen(&mut self) -> Result<()> {
+        if let Some(syncer) = &self.syncer {
+            // What was committed before the failure is not acknowledged by what is synced after it.
+            syncer.flush();
+        }
+        self.connect()?;
+        self.set_sync(self.file.durability() == Durability::PowerSafe)?;
+        self.truncate_log()?;
+        self.circumstances.open();
+        Ok(())
+    }
+}
+
+fn answer_all(batch: Vec<Box<dyn Job>>, error: &Error) {
+    let (kind, text) = (error.kind(), error.to_string());
+    batch.into_iter().for_each(|job| job.answer(Err(Error::new(kind, &text))));
+}
