@@ -11,7 +11,7 @@ use everturn::store::{At, BeginTurn, Busy, Durability, EndTurn, SqliteOptions, S
 use everturn::{Changes, Event, Input, InvocationId, NewSnapshot, SnapshotId};
 
 use crate::stats::millis;
-use crate::workload::{Talk, key, timed_turn};
+use crate::workload::{Talk, fresh_snapshot_id, key, timed_turn};
 
 /// Of so many turns by each process of a crowd, one is on the session they share.
 pub(crate) const SHARED_EVERY: usize = 10;
@@ -97,7 +97,7 @@ async fn crowd(path: PathBuf, process: usize, turns: usize) -> Result<()> {
         *longest = start.elapsed().max(*longest);
         let mut changes = Changes::new().event(Event::model("helper", content.model));
         changes.custom = content.custom.map(everturn::CustomChange::Set);
-        let end = EndTurn::completed(begun.fence, changes).snapshot(NewSnapshot::new(content.snapshot));
+        let end = EndTurn::completed(begun.fence, changes).snapshot(NewSnapshot::new(fresh_snapshot_id()));
         let start = Instant::now();
         store.end(end).await?;
         *longest = start.elapsed().max(*longest);

@@ -38,10 +38,16 @@ static WORDS: LazyLock<Vec<String>> = LazyLock::new(|| {
     (0..VOCABULARY).map(|_| word(&mut rng)).collect()
 });
 
+static IDS: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+
+/// An id for a snapshot about to be taken: made when a turn ends, as a runtime does.
+pub(crate) fn fresh_snapshot_id() -> SnapshotId {
+    SnapshotId::from_uuid(IDS.uuid())
+}
+
 /// Somebody who always says the same, given the same seed.
 pub(crate) struct Talk {
     rng: Rng,
-    ids: SystemClock,
     said: u64,
 }
 
@@ -50,7 +56,6 @@ pub(crate) struct Content {
     pub(crate) user: Message,
     pub(crate) model: Message,
     pub(crate) custom: Option<Json>,
-    pub(crate) snapshot: SnapshotId,
 }
 
 impl Content {
@@ -62,7 +67,7 @@ impl Content {
 
 impl Talk {
     pub(crate) fn seeded(seed: u64) -> Self {
-        Self { rng: Rng(seed), ids: SystemClock::new(), said: 0 }
+        Self { rng: Rng(seed), said: 0 }
     }
 
     /// Words, at least so many bytes of them.
@@ -77,10 +82,6 @@ impl Talk {
         text
     }
 
-    pub(crate) fn snapshot_id(&self) -> SnapshotId {
-        SnapshotId::from_uuid(self.ids.uuid())
-    }
-
     /// A plain turn: two messages of about 1 KB, a small change of custom state, a snapshot.
     pub(crate) fn plain(&mut self) -> Result<Content> {
         self.said += 1;
@@ -90,7 +91,6 @@ impl Talk {
             user: Message::user(self.words(MESSAGE)),
             model: Message::model(self.words(MESSAGE)),
             custom: Some(Json::parse(custom)?),
-            snapshot: self.snapshot_id(),
         })
     }
 }
@@ -172,7 +172,7 @@ pub(crate) async fn turn_from(
     if let Some(custom) = content.custom {
         changes = changes.custom(custom);
     }
-    let end = EndTurn::completed(begun.fence, changes).snapshot(NewSnapshot::new(content.snapshot));
+    let end = EndTurn::completed(begun.fence, changes).snapshot(NewSnapshot::new(fresh_snapshot_id()));
     Ok(store.end(end).await?)
 }
 

@@ -10,7 +10,7 @@ use super::flat::fill_logs;
 use super::{Bench, open_without_fsync, progress};
 use crate::report::{Bar, Figure};
 use crate::stats::Interleaved;
-use crate::workload::{Reading, Talk, key, turn_from};
+use crate::workload::{Reading, Talk, fresh_snapshot_id, key, turn_from};
 
 pub(super) const FIGURES: &[Figure] = &[Figure {
     name: "flat_ratio_branches",
@@ -27,8 +27,8 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    pub(super) async fn start(store: &'a SqliteStore, session: &str, talk: &Talk) -> Result<Self> {
-        let tip = talk.snapshot_id();
+    pub(super) async fn start(store: &'a SqliteStore, session: &str) -> Result<Self> {
+        let tip = fresh_snapshot_id();
         store.create(CreateSession::at(key(session)?).seed(tip)).await?;
         Ok(Self { store, tip })
     }
@@ -52,7 +52,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         let mut talk = Talk::seeded(6);
         let (long, short) = (bench.path("branches-long")?, bench.path("branches-short")?);
         let (long, short) = (open_without_fsync(&long)?, open_without_fsync(&short)?);
-        let mut deep = Line::start(&long, "deep", &talk).await?;
+        let mut deep = Line::start(&long, "deep").await?;
         for _ in 0..depth {
             deep.grow(&mut talk).await?;
         }
@@ -63,7 +63,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
             if times.suffices() {
                 break;
             }
-            let mut line = Line::start(&short, &format!("short-{session}"), &talk).await?;
+            let mut line = Line::start(&short, &format!("short-{session}")).await?;
             for _ in 0..SHORT / 2 {
                 line.grow(&mut talk).await?;
             }

@@ -79,12 +79,8 @@ fn per_turn(bench: &Bench) -> Result<f64> {
             let key = crate::workload::open_or_create(&store, "s").await?;
             for _ in 0..turns {
                 let custom = Some(state.changed(&mut talk)?);
-                let content = Content {
-                    user: Message::user(talk.words(8)),
-                    model: Message::model(talk.words(8)),
-                    custom,
-                    snapshot: talk.snapshot_id(),
-                };
+                let content =
+                    Content { user: Message::user(talk.words(8)), model: Message::model(talk.words(8)), custom };
                 turn(&store, &key, content, Reading::Nothing).await?;
             }
             Ok(())

@@ -32,8 +32,8 @@ pub(super) const FIGURES: &[Figure] = &[
 pub(super) const SESSIONS: usize = 64;
 /// Enough that the logs have been filled once.
 const WARM_UP: usize = 24;
-const ONE_ROUND: usize = 20;
-const EACH_ROUND: usize = 8;
+const ONE_ROUND: usize = 200;
+const EACH_ROUND: usize = 64;
 
 /// 64 sessions that know what to say.
 pub(super) struct Crowd {
@@ -103,7 +103,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         let (key, mut talk) = (create(&store, "one").await?, Talk::seeded(8));
         take_turns(&store, &key, &mut talk, WARM_UP).await?;
         let (mut one, mut all, mut ratios, mut bare_ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..bench.pick(30, 12) {
+        for _ in 0..bench.pick(12, 5) {
             let contents = (0..ONE_ROUND).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
             let start = Instant::now();
             for content in contents {

@@ -64,7 +64,7 @@ fn branched_line(bench: &Bench, path: &Path) -> Result<SnapshotId> {
     let store = open_without_fsync(path)?;
     let mut talk = Talk::seeded(13);
     let id = bench.run(async {
-        let mut line = Line::start(&store, "s", &talk).await?;
+        let mut line = Line::start(&store, "s").await?;
         for _ in 0..TURNS {
             line.grow(&mut talk).await?;
         }

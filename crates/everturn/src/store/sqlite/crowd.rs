@@ -1,8 +1,9 @@
 //! How many write at once, and for how many of them a thread waits.
 //!
 //! A batch is what queued up while the one before it was written. Where many write, most of them have just been answered
-//! and are about to ask again; waiting a moment for some of them makes fewer and larger batches. Not for all of them: those
-//! who are not waited for make their next records ready meanwhile. Who writes alone, or with a few, is never made to wait.
+//! and are about to ask again; waiting a moment for half of them makes fewer and larger batches, and so fewer waits for the
+//! disk. Not for all of them: those who are not waited for make their next records ready meanwhile. Who writes alone, or with a
+//! few, is never made to wait.
 
 use std::time::Duration;
 
@@ -12,23 +13,16 @@ use super::inbox::Patience;
 const MANY: usize = 8;
 
 /// How long a batch waits for them.
-const LONGEST: Duration = Duration::from_micros(300);
+const LONGEST: Duration = Duration::from_micros(150);
 
 /// How many write at once, judged by those who waited for an answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Crowd {
-    /// The part of a crowd that is waited for, as its divisor.
-    part: usize,
-    /// How many these were lately: up at once, down slowly.
+    /// How many these were lately: up at once, down soon, so that who is left alone does not wait for those who left.
     lately: f32,
 }
 
 impl Crowd {
-    /// A crowd of which one in so many is waited for.
-    pub(super) fn one_in(part: usize) -> Self {
-        Self { part, lately: 0.0 }
-    }
-
     /// Whether they were many lately.
     pub(super) fn is_many(&self) -> bool {
         self.lately >= MANY as f32
@@ -36,13 +30,13 @@ impl Crowd {
 
     /// How long to wait for whom before the next batch.
     pub(super) fn patience(&self) -> Patience {
-        let wanted = (self.lately as usize / self.part).max(1);
+        let wanted = (self.lately as usize / 2).max(1);
         if self.is_many() { Patience { wanted, most: LONGEST } } else { Patience::NONE }
     }
 
     /// So many wait for an answer.
     pub(super) fn note(&mut self, waiting: usize) {
-        self.lately = (waiting as f32).max(self.lately * 0.9);
+        self.lately = (waiting as f32).max(self.lately * 0.75);
     }
 }
 
@@ -51,7 +45,7 @@ mod tests {
     use super::*;
 
     fn after(crowds: &[usize]) -> Crowd {
-        let mut crowd = Crowd::one_in(4);
+        let mut crowd = Crowd::default();
         crowds.iter().for_each(|waiting| crowd.note(*waiting));
         crowd
     }
@@ -62,12 +56,12 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_waits_for_a_part_of_the_crowd() {
-        assert_eq!(after(&[64, 40]).patience().wanted, 57 / 4);
+    fn a_batch_waits_for_half_of_the_crowd() {
+        assert_eq!(after(&[64, 40]).patience().wanted, 48 / 2);
     }
 
     #[test]
     fn a_crowd_that_left_is_forgotten() {
-        assert_eq!(after(&[&[64][..], &[1; 30]].concat()).patience(), Patience::NONE);
+        assert_eq!(after(&[&[64][..], &[1; 8]].concat()).patience(), Patience::NONE);
     }
 }

@@ -104,7 +104,7 @@ impl Pen {
             counters,
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
-            crowd: Crowd::one_in(4),
+            crowd: Crowd::default(),
         };
         pen.adopt(conn)?;
         Ok(pen)

@@ -196,6 +196,8 @@ INSERT OR REPLACE INTO stream (num, turn, chunks, ended_at) VALUES (?1, ?2, ?3, 
 -- remove_streams
 DELETE FROM stream WHERE num = ?1;
 
+-- data_version
+PRAGMA data_version;
 -- journal
 SELECT at, position, num, changes FROM journal WHERE at >= ?1 ORDER BY at;
 -- put_entry

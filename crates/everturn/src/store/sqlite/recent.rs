@@ -30,6 +30,9 @@ const LOOKED_UP: usize = 1024;
 pub(super) struct Recent {
     /// The last entry of the journal that is in here; nothing before the first is read.
     at: Option<u64>,
+    /// What SQLite called the file's content when the journal was last read: it is called otherwise once another connection
+    /// has written.
+    version: Option<u64>,
     /// The entry the journal began with.
     began: u64,
     /// The position of the last record, and the one up to which tables are filled.
@@ -55,11 +58,18 @@ pub(super) struct Recent {
 impl Recent {
     /// Takes in what was written since the last transaction.
     pub(super) fn catch_up(&mut self, sql: &Sql<'_>) -> Result<()> {
-        if let Ok(true) = self.read_entries(sql) {
+        let version = sql.number("data_version", [])?;
+        if self.at.is_some() && self.version == version {
             return Ok(());
         }
-        self.forget();
-        if self.read_entries(sql)? { Ok(()) } else { Err(damaged("the journal")) }
+        if !matches!(self.read_entries(sql), Ok(true)) {
+            self.forget();
+            if !self.read_entries(sql)? {
+                return Err(damaged("the journal"));
+            }
+        }
+        self.version = version;
+        Ok(())
     }
 
     /// Reads on in the journal. Says whether that was possible: not if it began anew since.
@@ -159,8 +169,8 @@ impl Recent {
     /// Drops what has been filled into the tables; the journal begins anew with the next entry. Gives its number.
     pub(super) fn filled(&mut self) -> u64 {
         let began = self.next_entry();
-        let (position, last_num) = (self.position, self.last_num);
-        *self = Self { at: Some(began), began, position, filled: position, last_num, ..Self::default() };
+        let Self { version, position, last_num, .. } = *self;
+        *self = Self { at: Some(began), version, began, position, filled: position, last_num, ..Self::default() };
         began
     }
 

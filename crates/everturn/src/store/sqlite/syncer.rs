@@ -12,8 +12,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::watch;
 
 use super::Circumstances;
-use super::crowd::Crowd;
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Patience};
 use super::job::Job;
 use super::log::Log;
 use super::stats::Counters;
@@ -158,13 +157,12 @@ impl Drop for Syncer {
 
 impl Shared {
     fn serve(&self) {
-        let (mut taken, mut crowd) = (Vec::new(), Crowd::one_in(3));
+        let mut taken = Vec::new();
         loop {
-            self.inbox.take(&mut taken, usize::MAX, crowd.patience());
+            self.inbox.take(&mut taken, usize::MAX, Patience::NONE);
             if taken.is_empty() {
                 return;
             }
-            crowd.note(self.waiting.load(Ordering::Acquire));
             let (mut jobs, mut number, mut flushed) = (Vec::with_capacity(taken.len()), 0, Vec::new());
             for waiting in taken.drain(..) {
                 match waiting {

@@ -18,8 +18,9 @@ impl Rows<'_> {
         }
         let (sql, recent) = (self.sql, &*self.recent);
         // In the order of their keys, so that neighbours share a page.
+        let put = Held::new("put_session");
         for row in recent.sessions() {
-            put_session(&sql, row)?;
+            put_session(&sql, &put, row)?;
         }
         for row in recent.segments.values() {
             put_segment(&sql, row)?;
@@ -52,11 +53,11 @@ impl Rows<'_> {
     }
 }
 
-fn put_session(sql: &Sql<'_>, row: &SessionRow) -> Result<()> {
+fn put_session<'c>(sql: &Sql<'c>, statement: &Held<'c>, row: &SessionRow) -> Result<()> {
     let labels = if row.labels.is_empty() { "[]".to_owned() } else { Json::from_value(&row.labels)?.to_string() };
     let head = &row.main;
-    sql.run(
-        "put_session",
+    statement.run(
+        sql,
         params![
             int(row.num),
             int(row.tree),
