@@ -25,15 +25,19 @@ pub(super) const FIGURES: &[Figure] = &[
         what: "the same over a bare writer that batches, same bytes, 64 at once",
         bar: Bar::AtLeast(0.5),
     },
+    Figure { name: "group_ratio_of_bare", what: "the bare writer's own: 64 at once over one", bar: Bar::None },
     Figure { name: "turns_per_s", what: "one session (turns/s)", bar: Bar::None },
     Figure { name: "turns_per_s_64", what: "64 sessions at once (turns/s)", bar: Bar::None },
+    Figure { name: "bare_per_s_64", what: "the bare writer, 64 at once (turns/s)", bar: Bar::None },
 ];
 
 pub(super) const SESSIONS: usize = 64;
 /// Enough that the logs have been filled once.
 const WARM_UP: usize = 24;
+/// Turns in a round: by all sessions together so many that either writer moves its log into the file in each, or those who
+/// happened to do so would be compared with those who did not.
 const ONE_ROUND: usize = 200;
-const EACH_ROUND: usize = 64;
+const EACH_ROUND: usize = 32;
 
 /// 64 sessions that know what to say.
 pub(super) struct Crowd {
@@ -102,8 +106,8 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         speak_bare(&bare, bytes, WARM_UP).await?;
         let (key, mut talk) = (create(&store, "one").await?, Talk::seeded(8));
         take_turns(&store, &key, &mut talk, WARM_UP).await?;
-        let (mut one, mut all, mut ratios, mut bare_ratios) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..bench.pick(12, 5) {
+        let mut rounds = Vec::new();
+        for _ in 0..bench.pick(12, 8) {
             let contents = (0..ONE_ROUND).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
             let start = Instant::now();
             for content in contents {
@@ -111,14 +115,23 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
             }
             let alone = ONE_ROUND as f64 / start.elapsed().as_secs_f64();
             let together = crowd.speak(&store, EACH_ROUND).await?;
-            let bare = speak_bare(&bare, bytes, EACH_ROUND).await?;
-            ratios.push(together / alone);
-            bare_ratios.push(together / bare);
-            one.push(alone);
-            all.push(together);
+            let start = Instant::now();
+            for _ in 0..ONE_ROUND {
+                bare.turn(bytes).await?;
+            }
+            let bare_alone = ONE_ROUND as f64 / start.elapsed().as_secs_f64();
+            let bare_together = speak_bare(&bare, bytes, EACH_ROUND).await?;
+            rounds.push([
+                together / alone,
+                together / bare_together,
+                bare_together / bare_alone,
+                alone,
+                together,
+                bare_together,
+            ]);
         }
-        let (one, all) = (median(&one), median(&all));
-        progress(format!("{one:.0} turns/s alone, {all:.0} turns/s together"));
-        Ok(vec![median(&ratios), median(&bare_ratios), one, all])
+        let middle = |figure: usize| median(&rounds.iter().map(|round| round[figure]).collect::<Vec<_>>());
+        progress(format!("{:.0} turns/s alone, {:.0} turns/s together", middle(3), middle(4)));
+        Ok((0..6).map(middle).collect())
     })
 }

@@ -225,6 +225,26 @@ async fn handles_notice_what_others_wrote_before_and_after_the_tables_are_filled
     assert!(handles[1].verify(VerifyScope::All).await.unwrap().damage.is_none());
 }
 
+/// Where nothing waits for the disk, callers write by themselves; filling the tables is left to the writer's thread.
+#[tokio::test]
+async fn what_callers_write_by_themselves_does_not_stay_in_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = SqliteOptions::new(&path).durability(Durability::ProcessSafe).open().unwrap();
+    store.create(CreateSession::at(key("s"))).await.unwrap();
+    for i in 0..1000 {
+        turn(&store, &key("s"), &format!("{i}")).await;
+    }
+    // A second handle reads what is in the file, and not what the first one knows.
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    let (waiting, placed) = (count("SELECT count(*) FROM journal"), count("SELECT count(*) FROM place"));
+    assert!(waiting < 1000 && placed > 1000, "{waiting} entries wait, {placed} of 2001 records are in the tables");
+    drop(conn);
+    let state = SqliteStore::open(&path).unwrap().head_state(&key("s")).await.unwrap();
+    assert_eq!(state.messages().len(), 2000);
+}
+
 #[tokio::test]
 async fn a_store_that_is_closed_leaves_nothing_in_the_journal() {
     let dir = tempfile::tempdir().unwrap();

@@ -74,3 +74,26 @@ async fn an_end_is_told_nobody_before_it_is_on_disk() {
     assert_eq!(read.await.unwrap().head, receipt.point);
     assert!(matches!(repeated.await.unwrap(), Begin::Ended(_)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begin_does_not_wait_for_the_disk_that_others_wait_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slow, disk) = store(dir.path());
+    let [first, second] = ["s", "t"].map(|id| SessionKey::of("a", "u", id).unwrap());
+    for key in [&first, &second] {
+        store.create(CreateSession::at(key.clone())).await.unwrap();
+    }
+    let begun = store.begin(turn(&first, "k")).await.unwrap().begun().unwrap();
+    *slow.lock().unwrap() = true;
+    let ending = store.clone();
+    let mut end = tokio::spawn(async move { ending.end(EndTurn::completed(begun.fence, done())).await.unwrap() });
+    tokio::task::spawn_blocking(move || disk.began.recv().unwrap()).await.unwrap();
+
+    let other = timeout(Duration::from_secs(30), store.begin(turn(&second, "k"))).await;
+    let other = other.expect("a begin waited for the disk").unwrap().begun().unwrap();
+    assert!(timeout(SOON, &mut end).await.is_err(), "the end was acknowledged too early");
+    *slow.lock().unwrap() = false;
+    disk.go_on.send(()).unwrap();
+    end.await.unwrap();
+    assert!(store.end(EndTurn::completed(other.fence, done())).await.unwrap().on_head);
+}

@@ -30,7 +30,7 @@ pub(super) struct Pen {
     file: Arc<StoreFile>,
     circumstances: Arc<Circumstances>,
     /// Waits for the disk; nobody does where SQLite syncs by itself, or nothing is synced at all.
-    syncer: Option<Syncer>,
+    syncer: Option<Arc<Syncer>>,
     checkpointer: Checkpointer,
     lock: Arc<TurnLock>,
     conn: Option<Connection>,
@@ -74,6 +74,20 @@ struct Committed {
     number: Option<u64>,
 }
 
+/// Jobs that were committed and are not on disk yet.
+pub(super) struct Unsynced {
+    syncer: Arc<Syncer>,
+    number: u64,
+    jobs: Vec<Box<dyn Job>>,
+}
+
+impl Unsynced {
+    /// Waits for the disk, here, and answers them.
+    pub(super) fn sync(self) {
+        self.syncer.sync_now(self.number, self.jobs);
+    }
+}
+
 /// What is left to do after a write on a caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
@@ -88,7 +102,7 @@ impl Pen {
         conn: Connection,
         lock: TurnLock,
         circumstances: Arc<Circumstances>,
-        syncer: Option<Syncer>,
+        syncer: Option<Arc<Syncer>>,
         checkpointer: Checkpointer,
         counters: Arc<Counters>,
     ) -> Result<Self> {
@@ -120,18 +134,27 @@ impl Pen {
         self.crowd.patience()
     }
 
-    /// Writes a batch and answers everybody in it, or has them answered. `busy` tells whether more wait to be written.
-    pub(super) fn write(&mut self, batch: Vec<Box<dyn Job>>, busy: impl FnOnce() -> bool) {
-        self.crowd.note(batch.len() + self.syncer.as_ref().map_or(0, Syncer::waiting));
+    /// Writes a batch and answers everybody in it, or has them answered. `busy` tells whether more wait to be written. If not,
+    /// whoever has nothing else to do may sync what is given back, without the pen.
+    #[must_use]
+    pub(super) fn write(&mut self, batch: Vec<Box<dyn Job>>, busy: impl FnOnce() -> bool) -> Option<Unsynced> {
+        if batch.is_empty() {
+            return None;
+        }
+        self.crowd.note(batch.len() + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
         let lock = self.lock.clone();
         let held = match lock.hold() {
             Ok(held) => held,
-            Err(error) => return answer_all(batch, &error),
+            Err(error) => {
+                answer_all(batch, &error);
+                return None;
+            }
         };
-        let Some(committed) = self.commit(batch, Pace::Whole) else { return };
+        let committed = self.commit(batch, Pace::Whole)?;
         drop(held);
-        self.acknowledge(committed, busy);
+        let unsynced = self.acknowledge(committed, busy);
         self.move_log_on();
+        unsynced
     }
 
     /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, or where
@@ -143,10 +166,10 @@ impl Pen {
         }
         let lock = self.lock.clone();
         let Some(held) = lock.try_hold() else { return Err(job) };
-        self.crowd.note(1 + self.syncer.as_ref().map_or(0, Syncer::waiting));
+        self.crowd.note(1 + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
         let Some(committed) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
         drop(held);
-        self.acknowledge(committed, || true);
+        committed.batch.into_iter().for_each(|job| job.answer(Ok(())));
         Ok(if self.is_log_to_be_moved() || self.recent.is_due(self.file.journal()) {
             Left::Work
         } else {
@@ -235,7 +258,7 @@ impl Pen {
             }
             // Whoever sees the commit must know that it is not on disk yet.
             let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
-            let number = self.syncer.as_ref().filter(|_| durable).map(Syncer::next);
+            let number = self.syncer.as_ref().filter(|_| durable).map(|syncer| syncer.next());
             let Err((culprit, error)) = self.run(&mut batch, pace) else {
                 self.counters.committed(batch.len());
                 return Some(Committed { batch, number });
@@ -256,23 +279,25 @@ impl Pen {
         None
     }
 
-    /// Answers those whose writes need not be on disk, and sees to it that the others are answered when theirs are.
-    fn acknowledge(&self, committed: Committed, busy: impl FnOnce() -> bool) {
+    /// Answers those whose writes need not be on disk, and has the others answered when theirs are: by the thread that syncs, or
+    /// by whoever is given them.
+    fn acknowledge(&self, committed: Committed, busy: impl FnOnce() -> bool) -> Option<Unsynced> {
         let Committed { batch, number } = committed;
         let (Some(syncer), Some(number)) = (&self.syncer, number) else {
             if self.full_sync == Some(true) {
                 self.counters.synced();
             }
-            return batch.into_iter().for_each(|job| job.answer(Ok(())));
+            batch.into_iter().for_each(|job| job.answer(Ok(())));
+            return None;
         };
         let (durable, visible): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.sync() == Sync::Durable);
         visible.into_iter().for_each(|job| job.answer(Ok(())));
         // Another thread is worth its waking only where there is something to do meanwhile.
         if busy() || syncer.waiting() > 0 {
             syncer.hand_over(number, durable);
-        } else {
-            syncer.sync_now(number, durable);
+            return None;
         }
+        Some(Unsynced { syncer: syncer.clone(), number, jobs: durable })
     }
 
     /// Runs a batch in one transaction. An error comes with the one who is to blame, if it is one of them.

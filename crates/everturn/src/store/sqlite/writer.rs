@@ -4,7 +4,7 @@
 //! thread of its own takes what queued up while it was busy and puts it into one transaction: under load many turns share a
 //! commit.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 
@@ -48,10 +48,40 @@ impl Drop for Ends {
     }
 }
 
+/// Where the pen is when nobody writes.
+#[derive(Debug)]
+struct Stand {
+    pen: Mutex<Pen>,
+    /// Whether the writer's thread waits for it: those who would write by themselves leave it then, or it might wait for long.
+    wanted: AtomicBool,
+}
+
+impl Stand {
+    /// Takes the pen, waiting for it. A rule that panicked left it as it was: its transaction was rolled back.
+    fn take(&self) -> MutexGuard<'_, Pen> {
+        self.wanted.store(true, Ordering::Relaxed);
+        let pen = self.pen.lock().unwrap_or_else(PoisonError::into_inner);
+        self.wanted.store(false, Ordering::Relaxed);
+        pen
+    }
+
+    /// Takes the pen if nobody has it or waits for it.
+    fn try_take(&self) -> Option<MutexGuard<'_, Pen>> {
+        if self.wanted.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.pen.try_lock() {
+            Ok(pen) => Some(pen),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Writer {
     inbox: Arc<Inbox<Request>>,
-    pen: Arc<Mutex<Pen>>,
+    stand: Arc<Stand>,
     tide: Arc<Tide>,
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
@@ -69,13 +99,13 @@ impl Writer {
         let inbox = Arc::<Inbox<Request>>::default();
         let (tide, counters) = (Arc::<Tide>::default(), Arc::<Counters>::default());
         let syncer = match file.log_beside_commits() {
-            Some(log) => Some(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?),
+            Some(log) => Some(Arc::new(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?)),
             None => None,
         };
         let pen = Pen::new(file, conn, lock, circumstances, syncer, checkpointer, counters.clone())?;
         let log_pages = pen.log_pages();
-        let pen = Arc::new(Mutex::new(pen));
-        let (requests, shared) = (inbox.clone(), pen.clone());
+        let stand = Arc::new(Stand { pen: Mutex::new(pen), wanted: AtomicBool::new(false) });
+        let (requests, shared) = (inbox.clone(), stand.clone());
         let thread = thread::Builder::new()
             .name("everturn-write".to_owned())
             .spawn(move || {
@@ -84,7 +114,7 @@ impl Writer {
                 serve(&shared, &ends.0);
             })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { inbox, pen, tide, thread: Some(thread), counters, log_pages })
+        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages })
     }
 
     /// Waits until all that can be read now is on disk, where it is to be.
@@ -115,14 +145,7 @@ impl Writer {
 
     /// Writes a job here and now, if nobody else writes or waits to. Else it comes back.
     fn write_at_once(&self, job: Box<dyn Job>) -> Option<Box<dyn Job>> {
-        let mut pen = match self.pen.try_lock() {
-            Ok(pen) => pen,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Some(job),
-        };
-        if !self.inbox.is_empty() {
-            return Some(job);
-        }
+        let Some(mut pen) = self.stand.try_take().filter(|_| self.inbox.is_empty()) else { return Some(job) };
         match pen.write_at_once(job) {
             Ok(Left::Nothing) => None,
             Ok(Left::Work) => {
@@ -169,39 +192,37 @@ impl Drop for Writer {
     }
 }
 
-/// Takes the pen, waiting for it. A rule that panicked left it as it was: its transaction was rolled back.
-fn take(pen: &Mutex<Pen>) -> MutexGuard<'_, Pen> {
-    pen.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn serve(pen: &Mutex<Pen>, inbox: &Inbox<Request>) {
+fn serve(stand: &Stand, inbox: &Inbox<Request>) {
     let mut requests = Vec::new();
     loop {
-        let patience = take(pen).patience();
+        let patience = stand.take().patience();
         inbox.take(&mut requests, MAX_BATCH, patience);
         if requests.is_empty() {
             break;
         }
-        let mut pen = take(pen);
+        let mut held = stand.take();
         let mut batch = Vec::with_capacity(requests.len());
         for request in requests.drain(..) {
             if let Request::Job(job) = request {
                 batch.push(job);
                 continue;
             }
-            if !batch.is_empty() {
-                pen.write(std::mem::take(&mut batch), || true);
+            if let Some(unsynced) = held.write(std::mem::take(&mut batch), || true) {
+                unsynced.sync();
             }
             match request {
                 Request::Job(_) => {}
-                Request::Tend => pen.tend(),
-                Request::Scrub(reply) => drop(reply.send(pen.scrub())),
-                Request::Reopen(reply) => drop(reply.send(pen.reopen())),
+                Request::Tend => held.tend(),
+                Request::Scrub(reply) => drop(reply.send(held.scrub())),
+                Request::Reopen(reply) => drop(reply.send(held.reopen())),
             }
         }
-        if !batch.is_empty() {
-            pen.write(batch, || !inbox.is_empty());
+        let unsynced = held.write(batch, || !inbox.is_empty());
+        // Others may write while this thread waits for the disk.
+        drop(held);
+        if let Some(unsynced) = unsynced {
+            unsynced.sync();
         }
     }
-    take(pen).settle();
+    stand.take().settle();
 }
