@@ -168,7 +168,9 @@ impl Table {
 
     /// The code of what a text begins with, a phrase if it can be, and how much of the text that is.
     fn code(&self, text: &[u8]) -> (Code, usize) {
-        let phrase = self.phrases[usize::from(text[0])].iter().find(|(_, phrase)| text.starts_with(phrase));
+        // Most are told apart by their second byte.
+        let begins = |phrase: &[u8]| text.get(1) == phrase.get(1) && text.starts_with(phrase);
+        let phrase = self.phrases[usize::from(text[0])].iter().find(|(_, phrase)| begins(phrase));
         if let Some((symbol, phrase)) = phrase {
             return (self.codes[*symbol], phrase.len());
         }

@@ -46,7 +46,9 @@ impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> 
     }
 
     fn answer(self: Box<Self>, outcome: Result<()>) {
-        let Self { result, reply, .. } = *self;
+        let Self { rule, result, reply, .. } = *self;
+        // Before the answer: whoever asked is to be the last to let go of what the rule held, and frees what it allocated.
+        drop(rule);
         let result = outcome.and_then(|()| result.unwrap_or_else(|| Err(Error::internal("a rule did not run"))));
         let _ = reply.send(result);
     }
