@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_micros(150);
 /// How many write at once, judged by those who waited for an answer.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
-    /// How many these were lately: up at once, down soon, so that who is left alone does not wait for those who left.
+    /// How many these were lately: up at once, down slowly.
     lately: f32,
 }
 
@@ -34,9 +34,11 @@ impl Crowd {
         if self.is_many() { Patience { wanted, most: LONGEST } } else { Patience::NONE }
     }
 
-    /// So many wait for an answer.
+    /// So many wait for an answer. Where there are far fewer than lately, the others have left, and who is left alone must not
+    /// wait for them.
     pub(super) fn note(&mut self, waiting: usize) {
-        self.lately = (waiting as f32).max(self.lately * 0.75);
+        let waiting = waiting as f32;
+        self.lately = if waiting * 8.0 < self.lately { waiting } else { waiting.max(self.lately * 0.9) };
     }
 }
 
@@ -57,11 +59,11 @@ mod tests {
 
     #[test]
     fn a_batch_waits_for_half_of_the_crowd() {
-        assert_eq!(after(&[64, 40]).patience().wanted, 48 / 2);
+        assert_eq!(after(&[64, 40]).patience().wanted, 57 / 2);
     }
 
     #[test]
     fn a_crowd_that_left_is_forgotten() {
-        assert_eq!(after(&[&[64][..], &[1; 8]].concat()).patience(), Patience::NONE);
+        assert_eq!(after(&[&[64][..], &[1]].concat()).patience(), Patience::NONE);
     }
 }

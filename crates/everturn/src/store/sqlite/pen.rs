@@ -293,7 +293,7 @@ impl Pen {
         let (durable, visible): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.sync() == Sync::Durable);
         visible.into_iter().for_each(|job| job.answer(Ok(())));
         // Another thread is worth its waking only where there is something to do meanwhile.
-        if busy() || syncer.waiting() > 0 {
+        if self.crowd.is_many() || busy() || syncer.waiting() > 0 {
             syncer.hand_over(number, durable);
             return None;
         }

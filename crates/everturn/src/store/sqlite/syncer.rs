@@ -12,7 +12,8 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::watch;
 
 use super::Circumstances;
-use super::inbox::{Inbox, Patience};
+use super::crowd::Crowd;
+use super::inbox::Inbox;
 use super::job::Job;
 use super::log::Log;
 use super::stats::Counters;
@@ -157,12 +158,13 @@ impl Drop for Syncer {
 
 impl Shared {
     fn serve(&self) {
-        let mut taken = Vec::new();
+        let (mut taken, mut crowd) = (Vec::new(), Crowd::default());
         loop {
-            self.inbox.take(&mut taken, usize::MAX, Patience::NONE);
+            self.inbox.take(&mut taken, usize::MAX, crowd.patience());
             if taken.is_empty() {
                 return;
             }
+            crowd.note(self.waiting.load(Ordering::Acquire));
             let (mut jobs, mut number, mut flushed) = (Vec::with_capacity(taken.len()), 0, Vec::new());
             for waiting in taken.drain(..) {
                 match waiting {
