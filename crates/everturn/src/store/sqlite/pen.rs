@@ -157,11 +157,10 @@ impl Pen {
         unsynced
     }
 
-    /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, or where
-    /// many write and a batch is better.
+    /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, where it
+    /// may take long (what is durable may be an import, too), or where many write and a batch is better.
     pub(super) fn write_at_once(&mut self, job: Box<dyn Job>) -> Result<Left, Box<dyn Job>> {
-        let waits_for_disk = job.sync() == Sync::Durable && self.file.durability() == Durability::PowerSafe;
-        if waits_for_disk || self.crowd.is_many() {
+        if job.sync() == Sync::Durable || self.crowd.is_many() {
             return Err(job);
         }
         let lock = self.lock.clone();
