@@ -17,7 +17,7 @@ const MASK: u64 = (1 << WIDTH) - 1;
 /// The byte that follows stands for itself.
 const ESCAPE: usize = 256;
 
-/// Characters by the length of their codes. Shorter ones are those that English has more often; a third of all room is for
+/// Characters by the length of their codes. Shorter ones are those that English has more often; a seventh of all room is for
 /// capitals, digits, punctuation and JSON.
 const CHARACTERS: [(u32, &str); 10] = [
     (3, " "),

@@ -1,7 +1,7 @@
 //! Sessions in one SQLite file: the embedded default.
 //!
-//! One thread writes and batches what queued up while it was busy; a few others read, each from one consistent moment;
-//! one moves the log into the file in the background. Several processes may open the same file: they take turns by a
+//! One thread writes and batches what queued up while it was busy, unless a caller writes something short by itself; one waits
+//! for the disk; a few others read, each from one consistent moment; one moves the log into the file in the background. Several processes may open the same file: they take turns by a
 //! lock around each batch, and no "database is locked" reaches a caller. `docs/format.md` says what is in the file.
 
 mod backup;

@@ -1,7 +1,7 @@
 //! Who writes, and when.
 //!
-//! Where few write, each writes on its own thread, as soon as it has something to write ([`Pen`]). Where that cannot be, a
-//! thread of its own takes what queued up while it was busy and puts it into one transaction: under load many turns share a
+//! Where few write, what need not be on disk is written on its caller's thread, at once ([`Pen`]). All else is for a thread of
+//! its own, which takes what queued up while it was busy and puts it into one transaction: under load many turns share a
 //! commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
