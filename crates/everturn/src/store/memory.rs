@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Watch;
 use super::engine::{
-    ArtifactRow, Backend, BranchRow, Config, Ctx, Engine, Env, Flow, Interval, KeyRow, ListBy, ListScan, Only, Owner,
-    PackAt, PackMeta, PackRow, Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow,
+    ArtifactRow, Backend, BranchRow, Config, Ctx, Effort, Engine, Env, Flow, Interval, KeyRow, ListBy, ListScan, Only,
+    Owner, PackAt, PackMeta, PackRow, Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow,
     StreamRow, Sync, TurnRow, Visit, VisitPacked, Write, engine_store,
 };
 use super::request::*;
@@ -145,7 +145,7 @@ impl Memory {
 }
 
 impl Backend for Memory {
-    async fn write<T, F>(&self, _: Sync, mut rule: F) -> Result<T>
+    async fn write<T, F>(&self, _: Sync, _: Effort, mut rule: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,

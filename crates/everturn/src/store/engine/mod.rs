@@ -77,10 +77,27 @@ pub(crate) enum Sync {
     Durable,
 }
 
+/// How long a write may keep whoever makes it busy, the disk apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// No longer than a plain turn.
+    Brief,
+    Long,
+}
+
+impl Effort {
+    /// What a record takes that has so many bytes, artifacts included.
+    fn of_record(bytes: usize) -> Self {
+        /// Some 50 us of copying.
+        const MOST: usize = 64 << 10;
+        if bytes <= MOST { Self::Brief } else { Self::Long }
+    }
+}
+
 /// Where rows are kept.
 pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
     /// Runs a rule alone, in a transaction. It may run more than once; only its last run counts.
-    fn write<T, F>(&self, sync: Sync, rule: F) -> impl Future<Output = Result<T>> + Send
+    fn write<T, F>(&self, sync: Sync, effort: Effort, rule: F) -> impl Future<Output = Result<T>> + Send
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static;
@@ -226,7 +243,16 @@ impl<B: Backend> Inner<B> {
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        self.backend.write(sync, rule).await
+        self.backend.write(sync, Effort::Long, rule).await
+    }
+
+    /// The same for a rule that writes one record of so many bytes, or less than a record.
+    async fn write_record<T, F>(&self, sync: Sync, bytes: usize, rule: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
+    {
+        self.backend.write(sync, Effort::of_record(bytes), rule).await
     }
 
     fn fresh_id(&self) -> Result<SessionId> {
@@ -459,7 +485,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) async fn keep_chunks(&self, pack: KeepChunks) -> Result<()> {
         let limits = self.config.limits;
         let new = streams::NewPack::prepare(&pack, &limits)?;
-        self.write(Sync::Lazy, move |ctx| streams::keep(ctx, &new, &limits)).await
+        self.write_record(Sync::Lazy, new.bytes(), move |ctx| streams::keep(ctx, &new, &limits)).await
     }
 
     pub(crate) async fn chunks(&self, query: ChunkQuery) -> Result<ChunkPage> {

@@ -339,6 +339,11 @@ fn put_artifacts(
 }
 
 impl Prepared {
+    /// The bytes that are to be stored.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.puts.iter().map(|put| put.bytes.len()).sum::<usize>()
+    }
+
     /// What the record leaves behind it, given what came before.
     pub(crate) fn tip_after(&self, base: &Tip) -> Tip {
         let mut tip = base.clone();

@@ -63,6 +63,11 @@ impl NewPack {
             body: encode(&text)?,
         })
     }
+
+    /// The bytes that are to be stored.
+    pub(crate) fn bytes(&self) -> usize {
+        self.body.len()
+    }
 }
 
 pub(crate) fn keep(ctx: &mut Ctx<'_>, new: &NewPack, limits: &Limits) -> Result<()> {

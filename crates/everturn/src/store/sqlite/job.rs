@@ -2,12 +2,13 @@
 
 use tokio::sync::oneshot;
 
-use super::super::engine::{Ctx, Sync};
+use super::super::engine::{Ctx, Effort, Sync};
 use crate::{Error, ErrorKind, Result};
 
 /// A rule with somebody waiting for its answer.
 pub(super) trait Job: Send {
     fn sync(&self) -> Sync;
+    fn effort(&self) -> Effort;
     /// Runs the rule. An error means that it failed, not that it refused.
     fn run(&mut self, ctx: &mut Ctx<'_>) -> Result<()>;
     fn answer(self: Box<Self>, outcome: Result<()>);
@@ -15,24 +16,29 @@ pub(super) trait Job: Send {
 
 struct RuleJob<T, F> {
     sync: Sync,
+    effort: Effort,
     rule: F,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
 
 /// A rule to run, and where its answer comes.
-pub(super) fn job<T, F>(sync: Sync, rule: F) -> (Box<dyn Job>, oneshot::Receiver<Result<T>>)
+pub(super) fn job<T, F>(sync: Sync, effort: Effort, rule: F) -> (Box<dyn Job>, oneshot::Receiver<Result<T>>)
 where
     T: Send + 'static,
     F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
 {
     let (reply, answer) = oneshot::channel();
-    (Box::new(RuleJob { sync, rule, result: None, reply }), answer)
+    (Box::new(RuleJob { sync, effort, rule, result: None, reply }), answer)
 }
 
 impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> {
     fn sync(&self) -> Sync {
         self.sync
+    }
+
+    fn effort(&self) -> Effort {
+        self.effort
     }
 
     fn run(&mut self, ctx: &mut Ctx<'_>) -> Result<()> {

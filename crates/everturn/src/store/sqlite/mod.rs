@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Watch;
-use super::engine::{Backend, Config, Ctx, Engine, Env, Read, Sync, engine_store, sweep_at_opening};
+use super::engine::{Backend, Config, Ctx, Effort, Engine, Env, Read, Sync, engine_store, sweep_at_opening};
 use super::request::*;
 use crate::clock::Clock;
 use crate::event::Event;
@@ -311,12 +311,12 @@ impl Circumstances {
 }
 
 impl Backend for Sqlite {
-    async fn write<T, F>(&self, sync: Sync, rule: F) -> Result<T>
+    async fn write<T, F>(&self, sync: Sync, effort: Effort, rule: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        self.writer.run(sync, rule).await
+        self.writer.run(sync, effort, rule).await
     }
 
     async fn read<T, F>(&self, reader: F) -> Result<T>

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::Connection;
 
-use super::super::engine::{Ctx, Sync};
+use super::super::engine::{Ctx, Effort, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
 use super::crowd::Crowd;
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
@@ -158,9 +158,9 @@ impl Pen {
     }
 
     /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, where it
-    /// may take long (what is durable may be an import, too), or where many write and a batch is better.
+    /// may take long, or where many write and a batch is better.
     pub(super) fn write_at_once(&mut self, job: Box<dyn Job>) -> Result<Left, Box<dyn Job>> {
-        if job.sync() == Sync::Durable || self.crowd.is_many() {
+        if job.sync() == Sync::Durable || job.effort() == Effort::Long || self.crowd.is_many() {
             return Err(job);
         }
         let lock = self.lock.clone();

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::super::engine::{Ctx, Sync};
+use super::super::engine::{Ctx, Effort, Sync};
 use super::Circumstances;
 use super::checkpoint::Checkpointer;
 use super::file::{PAGE_SIZE, StoreFile, TurnLock};
@@ -131,12 +131,12 @@ impl Writer {
         self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
-    pub(super) async fn run<T, F>(&self, sync: Sync, rule: F) -> Result<T>
+    pub(super) async fn run<T, F>(&self, sync: Sync, effort: Effort, rule: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        let (job, answer) = job(sync, rule);
+        let (job, answer) = job(sync, effort, rule);
         if let Some(job) = self.write_at_once(job) {
             self.send(Request::Job(job))?;
         }
@@ -164,7 +164,7 @@ impl Writer {
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        let (job, answer) = job(sync, rule);
+        let (job, answer) = job(sync, Effort::Long, rule);
         self.send(Request::Job(job))?;
         Ok(answer)
     }
