@@ -102,6 +102,9 @@ pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static;
 
+    /// Says that a durable write comes as soon as it is made ready.
+    fn rouse(&self) {}
+
     /// Reads from one consistent moment. What is read is as durable as it is ever said to be.
     fn read<T, F>(&self, reader: F) -> impl Future<Output = Result<T>> + Send
     where

@@ -160,6 +160,8 @@ impl<B: Backend> Inner<B> {
         T: Send + 'static,
         F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
     {
+        // Whoever writes it takes about as long to wake up as the record takes to make.
+        self.backend.rouse();
         let needs_base = draft.needs_base();
         let rule = Arc::new(rule);
         // A place that was remembered may be out of date: another handle may have written to the turn.

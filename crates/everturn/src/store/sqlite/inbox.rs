@@ -1,16 +1,26 @@
 //! What waits for a thread, and when the thread is woken for it.
 //!
 //! A thread that is woken for each thing it is sent spends its time waking up. It says how many it wants to find, and is
-//! woken when they are there, or when it has waited long enough for them.
+//! woken when they are there, or when it has waited long enough for them. Waking up takes time, too, and so whoever is about
+//! to send something can rouse the thread before it is ready.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a thread that was roused looks out for what it was roused for: several times what a plain record takes to make.
+const LOOK_OUT: Duration = Duration::from_micros(100);
 
 /// Things sent to one thread, in order.
 #[derive(Debug)]
 pub(super) struct Inbox<T> {
     state: Mutex<State<T>>,
     woken: Condvar,
+    /// Whether anything is there, for a thread that looks out for it.
+    filled: AtomicBool,
+    /// Whether the thread sleeps until something comes, for those who would rouse it.
+    asleep: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -18,6 +28,8 @@ struct State<T> {
     items: Vec<T>,
     /// How many the thread waits for; none while it works.
     wanted: usize,
+    /// Whether the thread was woken for something that is still to come.
+    roused: bool,
     closed: bool,
 }
 
@@ -35,7 +47,8 @@ impl Patience {
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        Self { state: Mutex::new(State { items: Vec::new(), wanted: 0, closed: false }), woken: Condvar::new() }
+        let state = State { items: Vec::new(), wanted: 0, roused: false, closed: false };
+        Self { state: Mutex::new(state), woken: Condvar::new(), filled: false.into(), asleep: false.into() }
     }
 }
 
@@ -66,7 +79,21 @@ impl<T> Inbox<T> {
         self.wake_if_due(state);
     }
 
+    /// Wakes the thread, if it has nothing to do, for something that is about to be sent.
+    pub(super) fn rouse(&self) {
+        if !self.asleep.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = self.lock();
+        if state.wanted == 1 {
+            (state.wanted, state.roused) = (0, true);
+            drop(state);
+            self.woken.notify_one();
+        }
+    }
+
     fn wake_if_due(&self, mut state: MutexGuard<'_, State<T>>) {
+        self.filled.store(true, Ordering::Release);
         if state.wanted > 0 && state.items.len() >= state.wanted {
             state.wanted = 0;
             drop(state);
@@ -93,6 +120,14 @@ impl<T> Inbox<T> {
         self.lock().items.is_empty()
     }
 
+    /// Waits a moment without sleeping. The processor is left to whoever else wants it: that may be the one who sends.
+    fn look_out(&self) {
+        let start = Instant::now();
+        while !self.filled.load(Ordering::Acquire) && start.elapsed() < LOOK_OUT {
+            thread::yield_now();
+        }
+    }
+
     /// Takes what is there, at most so many, waiting for the first however long it takes. Nothing comes once the inbox is
     /// closed and empty.
     pub(super) fn take(&self, into: &mut Vec<T>, most: usize, patience: Patience) {
@@ -104,11 +139,19 @@ impl<T> Inbox<T> {
         }
         while state.items.is_empty() && !state.closed {
             state.wanted = 1;
+            self.asleep.store(true, Ordering::Relaxed);
             state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.asleep.store(false, Ordering::Relaxed);
+            if std::mem::take(&mut state.roused) {
+                drop(state);
+                self.look_out();
+                state = self.lock();
+            }
         }
         state.wanted = 0;
         let count = state.items.len().min(most);
         into.extend(state.items.drain(..count));
+        self.filled.store(!state.items.is_empty(), Ordering::Release);
     }
 }
 
@@ -154,6 +197,38 @@ mod tests {
         let taker = thread::spawn(move || take(&other, 9, Patience { wanted: 3, most: Duration::from_micros(1) }));
         inbox.push(7).unwrap();
         assert_eq!(taker.join().unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_thread_that_is_roused_takes_what_comes_however_late() {
+        for late in [Duration::ZERO, LOOK_OUT * 20] {
+            let inbox = Arc::new(Inbox::default());
+            let other = inbox.clone();
+            let taker = thread::spawn(move || take(&other, 9, Patience::NONE));
+            while !inbox.asleep.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            inbox.rouse();
+            thread::sleep(late);
+            inbox.push(7).unwrap();
+            assert_eq!(taker.join().unwrap(), [7]);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_roused_for_nothing_sleeps_again() {
+        let inbox = Arc::new(Inbox::<u8>::default());
+        let other = inbox.clone();
+        let taker = thread::spawn(move || take(&other, 9, Patience::NONE));
+        for _ in 0..3 {
+            // It would stay awake for ever if it took a false alarm for something to do.
+            while !inbox.asleep.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            inbox.rouse();
+        }
+        inbox.close();
+        assert!(taker.join().unwrap().is_empty());
     }
 
     #[test]

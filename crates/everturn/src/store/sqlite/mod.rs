@@ -319,6 +319,10 @@ impl Backend for Sqlite {
         self.writer.run(sync, effort, rule).await
     }
 
+    fn rouse(&self) {
+        self.writer.rouse();
+    }
+
     async fn read<T, F>(&self, reader: F) -> Result<T>
     where
         T: Send + 'static,

@@ -131,6 +131,11 @@ impl Writer {
         self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
+    /// Something durable is about to come: the thread wakes up while it is made ready.
+    pub(super) fn rouse(&self) {
+        self.inbox.rouse();
+    }
+
     pub(super) async fn run<T, F>(&self, sync: Sync, effort: Effort, rule: F) -> Result<T>
     where
         T: Send + 'static,
