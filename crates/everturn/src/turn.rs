@@ -128,6 +128,10 @@ impl Changes {
     /// Adds an event.
     #[must_use]
     pub fn event(mut self, event: Event) -> Self {
+        if self.events.is_empty() {
+            // Mostly there is one, and they are large.
+            self.events.reserve_exact(1);
+        }
         self.events.push(event);
         self
     }

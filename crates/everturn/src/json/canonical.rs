@@ -86,7 +86,7 @@ fn write_string(spelt: &str, out: &mut String) -> Result<()> {
 }
 
 /// A string as it is meant, given as it is spelt between its quotes.
-fn unescaped(spelt: &str) -> Result<Cow<'_, str>> {
+pub(super) fn unescaped(spelt: &str) -> Result<Cow<'_, str>> {
     if !spelt.contains('\\') {
         return Ok(spelt.into());
     }

@@ -101,6 +101,18 @@ impl Json {
         Self { text: text.clone(), start: piece.start, end: piece.end }
     }
 
+    /// Visits the names of an object's members as they are meant; other values have none.
+    pub(crate) fn each_name(&self, mut visit: impl FnMut(&str) -> Result<()>) -> Result<()> {
+        let mut scanner = Scanner::new(self.as_str());
+        if scanner.peek()? != b'{' {
+            return Ok(());
+        }
+        scanner.members(|scanner, name| {
+            visit(&canonical::unescaped(name)?)?;
+            scanner.skip()
+        })
+    }
+
     pub(crate) fn node(&self) -> Result<Node> {
         Node::parse(self.as_str())
     }

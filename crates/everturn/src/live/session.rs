@@ -334,7 +334,7 @@ impl Run {
         };
         let custom = change(stored.as_ref())?;
         if let Some(custom) = &custom {
-            crate::state::refuse_prefixed(&custom.node()?)?;
+            crate::state::refuse_prefixed(custom)?;
         }
         let delta = attribution::wanted().then(|| StateDelta::between(stored.as_ref(), custom.as_ref())).transpose()?;
         self.work().set_custom(custom)?;

@@ -43,14 +43,13 @@ pub(crate) fn split_key(key: &str) -> (Scope, &str) {
 }
 
 /// Prefixed keys inside custom state would be shadowed by the scopes they name.
-pub(crate) fn refuse_prefixed(custom: &Node) -> Result<()> {
-    let Node::Object(members) = custom else { return Ok(()) };
-    match members.iter().find(|(key, _)| split_key(key).0 != Scope::Session) {
-        Some((key, _)) => Err(Error::invalid(format!(
+pub(crate) fn refuse_prefixed(custom: &Json) -> Result<()> {
+    custom.each_name(|key| match split_key(key).0 {
+        Scope::Session => Ok(()),
+        _ => Err(Error::invalid(format!(
             "custom state has the key {key:?}: keys with the prefixes app:, user: and temp: are set through state deltas"
         ))),
-        None => Ok(()),
-    }
+    })
 }
 
 /// A change of keys: some set, some removed. `null` is a value like any other.

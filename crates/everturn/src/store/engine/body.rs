@@ -147,7 +147,12 @@ impl From<EndStatus> for EndBodyStatus {
 
 impl Body {
     pub(crate) fn text(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::internal("a record cannot be written as JSON").with_source(e))
+        let messages = self.events.iter().flat_map(|event| &event.messages);
+        // What else a plain record says takes less than this.
+        let mut text = Vec::with_capacity(messages.map(|message| message.as_str().len()).sum::<usize>() + 256);
+        let failed = || Error::internal("a record cannot be written as JSON");
+        serde_json::to_writer(&mut text, self).map_err(|e| failed().with_source(e))?;
+        String::from_utf8(text).map_err(|e| failed().with_source(e))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -308,7 +313,8 @@ pub(crate) fn encode(text: &str) -> Result<Vec<u8>> {
 
 /// How a text is packed, and its length.
 fn packed_head(how: u8, text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(16);
+    // Room for all of a short text: it is on the way of every turn.
+    let mut out = Vec::with_capacity(text.len().min(prose::LONGEST));
     out.push(how);
     put_varint(&mut out, text.len() as u64);
     out

@@ -21,6 +21,9 @@ use crate::{Error, InvocationId, Result, Usage};
 
 /// Patches of custom state that may follow each other before it is written whole again: what a read has to apply.
 pub(crate) const MAX_PATCHES: u64 = 128;
+/// Shorter custom state is written whole: a patch would save next to nothing, and finding it takes as long as hashing a
+/// message.
+const MIN_PATCHED: usize = 128;
 
 /// What a record is made of.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +115,7 @@ impl Draft {
             parts.splice(splice, base, &mut body)?;
         }
         parts.usage = changes.usage;
+        body.events.reserve_exact(changes.events.len());
         for event in std::mem::take(&mut changes.events).into_iter().filter(|event| !event.partial) {
             parts.event(event, &mut body)?;
         }
@@ -258,51 +262,53 @@ impl Parts {
             return Ok(None);
         }
         let Some(base) = base else { return Ok(None) };
-        let before = base.custom.as_ref().map(Json::node).transpose()?;
-        let (value, node) = match &changes.custom {
+        let (value, nodes) = match &changes.custom {
             Some(CustomChange::Set(json)) => {
-                let node = json.node()?;
-                refuse_prefixed(&node)?;
-                (Some(json.clone()), Some(node))
+                refuse_prefixed(json)?;
+                (Some(json.clone()), None)
             }
             Some(CustomChange::Clear) => (None, None),
             None => {
+                let before = base.custom.as_ref().map(Json::node).transpose()?;
                 let mut node = before.clone();
                 self.session.iter().try_for_each(|delta| delta.apply_to(&mut node))?;
-                (node.as_ref().map(|node| Json::trusted(node.print())), node)
+                (node.as_ref().map(|node| Json::trusted(node.print())), before.zip(node))
             }
         };
-        let Some((value, node)) = value.zip(node) else {
+        let Some(value) = value else {
             let cleared = PreparedCustom { value: None, digest: Digest::ABSENT, patch: None };
             return Ok(base.custom.is_some().then_some((cleared, CustomBody::Clear(true))));
         };
         limit("the custom state", value.as_str().len(), limits.custom)?;
-        if before.as_ref() == Some(&node) {
+        let digest = Digest::of_json(&value)?;
+        // Digests are of what is meant, so that another spelling of the same changes nothing.
+        if base.custom.is_some() && digest == base.tip.digests.custom {
             return Ok(None);
         }
-        let digest = Digest::of_json(&value)?;
-        let patch = before.and_then(|before| short_patch(&base.tip, &before, &node, value.as_str().len()));
-        Ok(Some(match patch {
-            Some(patch) => {
-                let custom = PreparedCustom { value: Some(value), digest, patch: Some(patch.as_str().len() as u64) };
-                (custom, CustomBody::Patch(patch))
-            }
-            None => {
-                let custom = PreparedCustom { value: Some(value.clone()), digest, patch: None };
-                (custom, CustomBody::Set(value))
-            }
-        }))
+        let patch = short_patch(base, &value, nodes)?;
+        let custom = PreparedCustom {
+            value: Some(value.clone()),
+            digest,
+            patch: patch.as_ref().map(|p| p.as_str().len() as u64),
+        };
+        Ok(Some((custom, patch.map_or(CustomBody::Set(value), CustomBody::Patch))))
     }
 }
 
-/// The patch, if storing it is better than storing the whole: shorter, and not one too many to read.
-fn short_patch(tip: &Tip, before: &Node, after: &Node, whole: usize) -> Option<Json> {
-    if tip.patches >= MAX_PATCHES {
-        return None;
-    }
-    let patch = Patch::between(before, after).to_string();
+/// The patch, if storing it is better than storing the whole: shorter, and not one too many to read. The nodes are of what was
+/// before and of the value, where they are at hand.
+fn short_patch(base: &PointState, value: &Json, nodes: Option<(Node, Node)>) -> Result<Option<Json>> {
+    let (tip, whole) = (&base.tip, value.as_str().len());
+    let Some(before) = base.custom.as_ref().filter(|_| whole >= MIN_PATCHED && tip.patches < MAX_PATCHES) else {
+        return Ok(None);
+    };
+    let (before, after) = match nodes {
+        Some(nodes) => nodes,
+        None => (before.node()?, value.node()?),
+    };
+    let patch = Patch::between(&before, &after).to_string();
     let total = tip.patch_bytes + patch.len() as u64;
-    (total < whole as u64).then(|| Json::trusted(patch))
+    Ok((total < whole as u64).then(|| Json::trusted(patch)))
 }
 
 type Puts = (Vec<PreparedPut>, Option<Digest>);

@@ -10,7 +10,7 @@
 use std::sync::LazyLock;
 
 /// Longer texts repeat themselves, and are worth the time that tables of their own take.
-const LONGEST: usize = 4096;
+pub(super) const LONGEST: usize = 4096;
 /// The longest code.
 const WIDTH: u32 = 12;
 const MASK: u64 = (1 << WIDTH) - 1;

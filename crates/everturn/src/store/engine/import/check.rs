@@ -257,7 +257,7 @@ impl<'a> Checking<'a> {
             if size > self.limits.custom {
                 return Err(Error::too_large("its custom state is larger than this store takes"));
             }
-            refuse_prefixed(&custom.node()?)?;
+            refuse_prefixed(custom)?;
         }
         check(Some(tip.digests.state()) == entry.digest, || "the state after it has another digest".to_owned())?;
         if self.wanted.contains(&place) {

@@ -38,7 +38,7 @@ impl<'c> Rows<'c> {
         recent.catch_up(&sql)?;
         let journaled = recent.position();
         let hot = Hot { append: Held::new("append"), find_snapshot: Held::new("snapshot") };
-        Ok(Self { sql, hot, recent, changes: Vec::new(), journaled })
+        Ok(Self { sql, hot, recent, changes: Vec::with_capacity(512), journaled })
     }
 
     /// Writes what was changed to the journal, and fills the tables when more records than these wait in it.
