@@ -14,22 +14,33 @@ pub(super) trait Job: Send {
     fn answer(self: Box<Self>, outcome: Result<()>);
 }
 
+/// A rule, and what came of it. All of it goes back to whoever asked, who frees what it allocated.
 struct RuleJob<T, F> {
     sync: Sync,
     effort: Effort,
     rule: F,
     result: Option<Result<T>>,
-    reply: oneshot::Sender<Result<T>>,
+    reply: Option<oneshot::Sender<Box<Self>>>,
 }
 
+/// Where the answer to a job comes.
+pub(super) struct Answer<T, F>(oneshot::Receiver<Box<RuleJob<T, F>>>);
+
 /// A rule to run, and where its answer comes.
-pub(super) fn job<T, F>(sync: Sync, effort: Effort, rule: F) -> (Box<dyn Job>, oneshot::Receiver<Result<T>>)
+pub(super) fn job<T, F>(sync: Sync, effort: Effort, rule: F) -> (Box<dyn Job>, Answer<T, F>)
 where
     T: Send + 'static,
     F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
 {
     let (reply, answer) = oneshot::channel();
-    (Box::new(RuleJob { sync, effort, rule, result: None, reply }), answer)
+    (Box::new(RuleJob { sync, effort, rule, result: None, reply: Some(reply) }), Answer(answer))
+}
+
+impl<T, F> Answer<T, F> {
+    pub(super) async fn wait(self) -> Result<T> {
+        let job = self.0.await.map_err(|_| Error::internal("the writer has stopped"))?;
+        job.result.unwrap_or_else(|| Err(Error::internal("a rule did not run")))
+    }
 }
 
 impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> {
@@ -51,12 +62,14 @@ impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> 
         }
     }
 
-    fn answer(self: Box<Self>, outcome: Result<()>) {
-        let Self { rule, result, reply, .. } = *self;
-        // Before the answer: whoever asked is to be the last to let go of what the rule held, and frees what it allocated.
-        drop(rule);
-        let result = outcome.and_then(|()| result.unwrap_or_else(|| Err(Error::internal("a rule did not run"))));
-        let _ = reply.send(result);
+    fn answer(mut self: Box<Self>, outcome: Result<()>) {
+        if let Err(error) = outcome {
+            self.result = Some(Err(error));
+        }
+        if let Some(reply) = self.reply.take() {
+            // Nobody may be waiting any more.
+            let _ = reply.send(self);
+        }
     }
 }
 

@@ -145,7 +145,7 @@ impl Writer {
         if let Some(job) = self.write_at_once(job) {
             self.send(Request::Job(job))?;
         }
-        answer.await.map_err(|_| Error::internal("the writer has stopped"))?
+        answer.wait().await
     }
 
     /// Writes a job here and now, if nobody else writes or waits to. Else it comes back.
@@ -163,15 +163,14 @@ impl Writer {
         }
     }
 
-    /// Has a rule run whether or not somebody waits for its answer.
-    pub(super) fn post<T, F>(&self, sync: Sync, rule: F) -> Result<oneshot::Receiver<Result<T>>>
+    /// Has a rule run that nobody waits for.
+    pub(super) fn post<T, F>(&self, sync: Sync, rule: F) -> Result<()>
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        let (job, answer) = job(sync, Effort::Long, rule);
-        self.send(Request::Job(job))?;
-        Ok(answer)
+        let (job, _) = job(sync, Effort::Long, rule);
+        self.send(Request::Job(job))
     }
 
     pub(super) async fn scrub(&self) -> Result<()> {
