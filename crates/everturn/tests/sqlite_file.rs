@@ -225,6 +225,32 @@ async fn handles_notice_what_others_wrote_before_and_after_the_tables_are_filled
     assert!(handles[1].verify(VerifyScope::All).await.unwrap().damage.is_none());
 }
 
+/// A handle keeps what it filled into the tables lately; what was removed from them since must not come back.
+#[tokio::test]
+async fn what_was_removed_is_not_at_hand_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || SqliteOptions::new(dir.path().join("s.db")).journal(3).open().unwrap();
+    let (here, there) = (open(), open());
+    for (i, remover) in [&here, &there, &here, &there].into_iter().enumerate() {
+        here.create(CreateSession::at(key("s"))).await.unwrap();
+        let mut last = None;
+        for j in 0..4 {
+            last = turn(&here, &key("s"), &format!("{i} {j}")).await.snapshot_id;
+        }
+        for how in ["deleted", "purged"] {
+            match how {
+                "deleted" => remover.delete(&key("s")).await.map(drop).unwrap(),
+                _ => remover.purge(&key("s")).await.map(drop).unwrap(),
+            }
+            for start in [Start::Session(key("s")), Start::Snapshot { id: last.unwrap(), session: None }] {
+                let begin = BeginTurn::new(start.clone(), InvocationId::new("i").unwrap(), Input::text("hi"));
+                let refused = here.begin(begin).await.expect_err(how);
+                assert_eq!(refused.kind(), ErrorKind::NotFound, "{start:?}: {refused}");
+            }
+        }
+    }
+}
+
 /// What waits for no disk is written by its callers; filling the tables is left to the writer's thread.
 #[tokio::test]
 async fn what_callers_write_by_themselves_does_not_stay_in_the_journal() {

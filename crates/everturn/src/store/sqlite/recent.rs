@@ -53,6 +53,19 @@ pub(super) struct Recent {
     newest_filled: Cell<Option<Option<SnapshotId>>>,
     /// Records by session and number, with their positions.
     pub(super) records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
+    kept: Kept,
+}
+
+/// What was filled into the tables the last time, as it is there: whoever wrote lately mostly writes next, and asks for its
+/// session, its head, its turn and its last snapshot. Only for rows that are not in the journal, and dropped when any other
+/// connection has written or anything is removed from the tables.
+#[derive(Debug, Default)]
+struct Kept {
+    sessions: BTreeMap<u64, SessionRow>,
+    keys: HashMap<SessionKey, u64>,
+    turns: BTreeMap<(u64, u64), Option<TurnRow>>,
+    snapshots: HashMap<SnapshotId, Option<SnapshotRow>>,
+    records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
 }
 
 impl Recent {
@@ -62,6 +75,7 @@ impl Recent {
         if self.at.is_some() && self.version == version {
             return Ok(());
         }
+        self.forget_kept();
         if !matches!(self.read_entries(sql), Ok(true)) {
             self.forget();
             if !self.read_entries(sql)? {
@@ -169,9 +183,40 @@ impl Recent {
     /// Drops what has been filled into the tables; the journal begins anew with the next entry. Gives its number.
     pub(super) fn filled(&mut self) -> u64 {
         let began = self.next_entry();
-        let Self { version, position, last_num, .. } = *self;
-        *self = Self { at: Some(began), version, began, position, filled: position, last_num, ..Self::default() };
+        let Self { version, position, last_num, sessions, keys, turns, snapshots, records, .. } = std::mem::take(self);
+        let kept = Kept { sessions, keys, turns, snapshots, records };
+        *self = Self { at: Some(began), version, began, position, filled: position, last_num, kept, ..Self::default() };
         began
+    }
+
+    /// Something is about to be removed from the tables.
+    pub(super) fn forget_kept(&mut self) {
+        self.kept = Kept::default();
+    }
+
+    /// A live session that is in its table and not in the journal, if it is at hand.
+    pub(super) fn kept_session_by_key(&self, key: &SessionKey) -> Option<&SessionRow> {
+        self.kept.keys.get(key).and_then(|num| self.kept_session(*num))
+    }
+
+    /// The same by its number, deleted or not.
+    pub(super) fn kept_session(&self, num: u64) -> Option<&SessionRow> {
+        self.kept.sessions.get(&num).filter(|_| !self.sessions.contains_key(&num))
+    }
+
+    /// A running turn that is in its table, if it is at hand and the journal does not say otherwise.
+    pub(super) fn kept_turn(&self, num: u64, begin: u64) -> Option<&TurnRow> {
+        self.kept.turns.get(&(num, begin)).filter(|_| !self.turns.contains_key(&(num, begin)))?.as_ref()
+    }
+
+    /// A snapshot that is in its table, if it is at hand and the journal does not say otherwise.
+    pub(super) fn kept_snapshot(&self, id: SnapshotId) -> Option<&SnapshotRow> {
+        self.kept.snapshots.get(&id).filter(|_| !self.snapshots.contains_key(&id))?.as_ref()
+    }
+
+    /// Records that are in their table and at hand: all of a session's from the first of them on, up to those in the journal.
+    pub(super) fn kept_records(&self) -> &BTreeMap<(u64, u64), (u64, RecordMeta)> {
+        &self.kept.records
     }
 
     /// The number of an entry about to be written.

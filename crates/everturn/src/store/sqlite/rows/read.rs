@@ -1,5 +1,7 @@
 //! Reading: the journal first, then the tables.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Row, params};
 
 use super::super::codec::{self, Uint, column, damaged, int};
@@ -67,6 +69,26 @@ impl Rows<'_> {
 
     /// Visits the records of a scan that are not filled into the tables yet.
     fn scan_recent(&self, scan: Scan, visit: &mut dyn FnMut(u64, &RecordMeta) -> Result<Flow>) -> Result<Flow> {
+        Self::scan_map(&self.recent.records, scan, visit)
+    }
+
+    /// Visits those of a scan, the newest first, that are in the tables and at hand as well. Says what is left of it.
+    fn scan_kept(&self, scan: Scan, visit: &mut dyn FnMut(u64, &RecordMeta) -> Result<Flow>) -> Result<Option<Scan>> {
+        let kept = self.recent.kept_records();
+        let Some(((_, first), _)) = kept.range((scan.num, 0)..=(scan.num, u64::MAX)).next() else {
+            return Ok(Some(scan));
+        };
+        if Self::scan_map(kept, scan, visit)? == Flow::Stop || scan.from >= *first {
+            return Ok(None);
+        }
+        Ok(Some(Scan { to: scan.to.min(first - 1), ..scan }))
+    }
+
+    fn scan_map(
+        records: &BTreeMap<(u64, u64), (u64, RecordMeta)>,
+        scan: Scan,
+        visit: &mut dyn FnMut(u64, &RecordMeta) -> Result<Flow>,
+    ) -> Result<Flow> {
         if scan.from > scan.to {
             return Ok(Flow::More);
         }
@@ -74,7 +96,7 @@ impl Rows<'_> {
             scan.segment.is_none_or(|segment| segment == meta.segment)
                 && (scan.only == Only::All || meta.snapshot.is_some())
         };
-        let mut range = self.recent.records.range((scan.num, scan.from)..=(scan.num, scan.to));
+        let mut range = records.range((scan.num, scan.from)..=(scan.num, scan.to));
         while let Some((_, (pos, meta))) = if scan.newest_first { range.next_back() } else { range.next() } {
             if wanted(meta) && visit(*pos, meta)? == Flow::Stop {
                 return Ok(Flow::Stop);
@@ -95,6 +117,9 @@ impl Read for Rows<'_> {
         if let Some(row) = self.recent.session_by_key(key) {
             return Ok(Some(row.clone()));
         }
+        if let Some(row) = self.recent.kept_session_by_key(key) {
+            return Ok(Some(row.clone()));
+        }
         let key = [key.app.as_str(), key.user.as_str(), key.id.as_str()];
         let row = self.sql.one("find_session", key, codec::session)?;
         // One that was written to would have been found above: this one has been deleted since.
@@ -102,7 +127,7 @@ impl Read for Rows<'_> {
     }
 
     fn session(&self, num: u64) -> Result<Option<SessionRow>> {
-        match self.recent.session(num) {
+        match self.recent.session(num).or_else(|| self.recent.kept_session(num)) {
             Some(row) => Ok(Some(row.clone())),
             None => self.sql.one("session", [int(num)], codec::session),
         }
@@ -132,7 +157,7 @@ impl Read for Rows<'_> {
     }
 
     fn meta(&self, num: u64, seq: u64) -> Result<Option<RecordMeta>> {
-        match self.recent.records.get(&(num, seq)) {
+        match self.recent.records.get(&(num, seq)).or_else(|| self.recent.kept_records().get(&(num, seq))) {
             Some((_, meta)) => Ok(Some(meta.clone())),
             None => self.sql.one("meta", [int(num), int(seq)], codec::meta),
         }
@@ -159,8 +184,10 @@ impl Read for Rows<'_> {
             Only::Snapshots => ScanKind::Named,
         };
         if scan.newest_first {
-            if self.scan_recent(scan, &mut |_, meta| visit(meta.clone()))? == Flow::More {
-                self.scan_tables(kind, scan, &mut |row| visit(codec::meta(row)?))?;
+            if self.scan_recent(scan, &mut |_, meta| visit(meta.clone()))? == Flow::More
+                && let Some(rest) = self.scan_kept(scan, &mut |_, meta| visit(meta.clone()))?
+            {
+                self.scan_tables(kind, rest, &mut |row| visit(codec::meta(row)?))?;
             }
             return Ok(());
         }
@@ -236,6 +263,9 @@ impl Read for Rows<'_> {
     }
 
     fn turn(&self, num: u64, begin: u64) -> Result<Option<TurnRow>> {
+        if let Some(row) = self.recent.kept_turn(num, begin) {
+            return Ok(Some(row.clone()));
+        }
         match self.recent.turns.get(&(num, begin)) {
             Some(row) => Ok(row.clone()),
             None => self.sql.one("turn", [int(num), int(begin)], turn_row),
@@ -261,6 +291,9 @@ impl Read for Rows<'_> {
     }
 
     fn snapshot(&self, id: SnapshotId) -> Result<Option<SnapshotRow>> {
+        if let Some(row) = self.recent.kept_snapshot(id) {
+            return Ok(Some(row.clone()));
+        }
         match self.recent.snapshots.get(&id) {
             Some(row) => Ok(row.clone()),
             None if !self.recent.may_be_filled(id, &self.sql)? => Ok(None),

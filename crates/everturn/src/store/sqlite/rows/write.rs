@@ -17,6 +17,15 @@ use crate::store::engine::{
 };
 use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnKey, UserId};
 
+impl Rows<'_> {
+    /// Nothing may be removed that the journal would bring back, or that would still be at hand.
+    fn fill_before_removing(&mut self) -> Result<()> {
+        self.fill()?;
+        self.recent.forget_kept();
+        Ok(())
+    }
+}
+
 impl Write for Rows<'_> {
     fn new_num(&mut self) -> Result<u64> {
         self.recent.last_num += 1;
@@ -157,8 +166,7 @@ impl Write for Rows<'_> {
     }
 
     fn remove_records(&mut self, num: u64, from: u64, to: u64, segment: u64, limit: usize) -> Result<usize> {
-        // Nothing may be removed that the journal would bring back.
-        self.fill()?;
+        self.fill_before_removing()?;
         let gone = self.sql.all(
             "removable_records",
             params![int(num), int(from), int(to), int(segment), int(limit as u64)],
@@ -178,7 +186,7 @@ impl Write for Rows<'_> {
     }
 
     fn remove_session_parts(&mut self, num: u64) -> Result<()> {
-        self.fill()?;
+        self.fill_before_removing()?;
         for name in ["remove_branches", "remove_turns", "remove_keys", "remove_packs", "remove_streams"] {
             self.sql.run(name, [int(num)])?;
         }
@@ -195,7 +203,7 @@ impl Write for Rows<'_> {
     }
 
     fn remove_session(&mut self, num: u64) -> Result<()> {
-        self.fill()?;
+        self.fill_before_removing()?;
         for name in ["remove_artifacts", "remove_segments", "remove_session"] {
             self.sql.run(name, [int(num)])?;
         }
