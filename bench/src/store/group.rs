@@ -26,6 +26,11 @@ pub(super) const FIGURES: &[Figure] = &[
         bar: Bar::AtLeast(0.5),
     },
     Figure { name: "group_ratio_of_bare", what: "the bare writer's own: 64 at once over one", bar: Bar::None },
+    Figure {
+        name: "in_a_row_ratio",
+        what: "one session's turns/s over the bare writer's, 200 of each in a row",
+        bar: Bar::None,
+    },
     Figure { name: "turns_per_s", what: "one session (turns/s)", bar: Bar::None },
     Figure { name: "turns_per_s_64", what: "64 sessions at once (turns/s)", bar: Bar::None },
     Figure { name: "bare_per_s_64", what: "the bare writer, 64 at once (turns/s)", bar: Bar::None },
@@ -125,13 +130,14 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
                 together / alone,
                 together / bare_together,
                 bare_together / bare_alone,
+                alone / bare_alone,
                 alone,
                 together,
                 bare_together,
             ]);
         }
         let middle = |figure: usize| median(&rounds.iter().map(|round| round[figure]).collect::<Vec<_>>());
-        progress(format!("{:.0} turns/s alone, {:.0} turns/s together", middle(3), middle(4)));
-        Ok((0..6).map(middle).collect())
+        progress(format!("{:.0} turns/s alone, {:.0} turns/s together", middle(4), middle(5)));
+        Ok((0..FIGURES.len()).map(middle).collect())
     })
 }

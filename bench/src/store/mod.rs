@@ -38,7 +38,7 @@ use crate::stats::{median, millis};
 #[derive(Args)]
 #[command(after_long_help = "\
 Examples:
-  everturn-bench store                            everything, a few minutes
+  everturn-bench store                            everything, half a minute on a quick disk
   everturn-bench store --quick --check            a first answer, as a gate
   everturn-bench store --only flat                figures whose names begin with `flat`
   everturn-bench store --dir /mnt/disk --json f   on another disk, figures also to a file")]
@@ -49,7 +49,7 @@ pub(crate) struct Options {
     /// Exit with status 1 when a bar is missed, naming it
     #[arg(long)]
     check: bool,
-    /// Shorter sessions and fewer samples: under 1.5 minutes, less certain
+    /// Shorter sessions and fewer samples: a third of the time, less certain
     #[arg(long)]
     quick: bool,
     /// Only the figures whose names begin so

@@ -244,7 +244,7 @@ async fn by_session(def: &Arc<Definition>, store: &dyn Store, user: &UserId, ini
     // Whatever custom state it is given first, by the first input too, has the present shape.
     changes.schema_version = Some(def.upcasters.version()).filter(|version| *version > 0);
     if let Some(initial) = &init.initial {
-        crate::state::refuse_prefixed(&initial)?;
+        crate::state::refuse_prefixed(initial)?;
         changes.custom = Some(CustomChange::Set(initial.clone()));
     }
     create.changes = changes;

@@ -9,8 +9,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread that was roused looks out for what it was roused for: several times what a plain record takes to make.
-const LOOK_OUT: Duration = Duration::from_micros(100);
+/// How long a thread that was roused looks out for what it was roused for: a few times what a plain record takes to make.
+const LOOK_OUT: Duration = Duration::from_micros(50);
 
 /// Things sent to one thread, in order.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ struct State<T> {
     items: Vec<T>,
     /// How many the thread waits for; none while it works.
     wanted: usize,
-    /// Whether the thread was woken for something that is still to come.
-    roused: bool,
+    /// On which processor those run who woke the thread for something that is still to come.
+    roused: Option<usize>,
     closed: bool,
 }
 
@@ -47,7 +47,7 @@ impl Patience {
 
 impl<T> Default for Inbox<T> {
     fn default() -> Self {
-        let state = State { items: Vec::new(), wanted: 0, roused: false, closed: false };
+        let state = State { items: Vec::new(), wanted: 0, roused: None, closed: false };
         Self { state: Mutex::new(state), woken: Condvar::new(), filled: false.into(), asleep: false.into() }
     }
 }
@@ -84,9 +84,10 @@ impl<T> Inbox<T> {
         if !self.asleep.load(Ordering::Relaxed) {
             return;
         }
+        let Some(processor) = processor() else { return };
         let mut state = self.lock();
         if state.wanted == 1 {
-            (state.wanted, state.roused) = (0, true);
+            (state.wanted, state.roused) = (0, Some(processor));
             drop(state);
             self.woken.notify_one();
         }
@@ -120,7 +121,7 @@ impl<T> Inbox<T> {
         self.lock().items.is_empty()
     }
 
-    /// Waits a moment without sleeping. The processor is left to whoever else wants it: that may be the one who sends.
+    /// Waits a moment without sleeping, and leaves the processor to whoever else wants it.
     fn look_out(&self) {
         let start = Instant::now();
         while !self.filled.load(Ordering::Acquire) && start.elapsed() < LOOK_OUT {
@@ -142,7 +143,8 @@ impl<T> Inbox<T> {
             self.asleep.store(true, Ordering::Relaxed);
             state = self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
             self.asleep.store(false, Ordering::Relaxed);
-            if std::mem::take(&mut state.roused) {
+            // Looking out on the processor of whoever is to send something keeps it from doing so.
+            if state.roused.take().is_some_and(|other| processor() != Some(other)) {
                 drop(state);
                 self.look_out();
                 state = self.lock();
@@ -153,6 +155,17 @@ impl<T> Inbox<T> {
         into.extend(state.items.drain(..count));
         self.filled.store(!state.items.is_empty(), Ordering::Release);
     }
+}
+
+/// The processor this thread runs on; nothing where the system does not say.
+#[cfg(target_os = "linux")]
+fn processor() -> Option<usize> {
+    Some(rustix::thread::sched_getcpu())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn processor() -> Option<usize> {
+    None
 }
 
 #[cfg(test)]

@@ -46,9 +46,9 @@ pub(super) struct Recent {
     /// Segments that were looked up in their table, where they never change.
     looked_up: RefCell<HashMap<u64, SegmentRow>>,
     /// Running turns; nothing where one has ended that the table still holds.
-    pub(super) turns: BTreeMap<(u64, u64), Option<TurnRow>>,
+    pub(super) turns: BTreeMap<(u64, u64), Option<Box<TurnRow>>>,
     /// Snapshots; nothing where one is gone that the table may hold.
-    pub(super) snapshots: HashMap<SnapshotId, Option<SnapshotRow>>,
+    pub(super) snapshots: HashMap<SnapshotId, Option<Box<SnapshotRow>>>,
     /// The greatest id in the table of snapshots, once somebody looked. It changes with the table, when it is filled.
     newest_filled: Cell<Option<Option<SnapshotId>>>,
     /// Records by session and number, with their positions.
@@ -63,8 +63,8 @@ pub(super) struct Recent {
 struct Kept {
     sessions: BTreeMap<u64, SessionRow>,
     keys: HashMap<SessionKey, u64>,
-    turns: BTreeMap<(u64, u64), Option<TurnRow>>,
-    snapshots: HashMap<SnapshotId, Option<SnapshotRow>>,
+    turns: BTreeMap<(u64, u64), Option<Box<TurnRow>>>,
+    snapshots: HashMap<SnapshotId, Option<Box<SnapshotRow>>>,
     records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
 }
 
@@ -154,13 +154,13 @@ impl Recent {
                 self.segments.insert(row.id, row);
             }
             Change::Turn(row) => {
-                self.turns.insert((row.num, row.begin), Some(*row));
+                self.turns.insert((row.num, row.begin), Some(row));
             }
             Change::TurnGone(num, begin) => {
                 self.turns.insert((num, begin), None);
             }
             Change::Snapshot(row) => {
-                self.snapshots.insert(row.id, Some(*row));
+                self.snapshots.insert(row.id, Some(row));
             }
             Change::SnapshotGone(id) => {
                 self.snapshots.insert(id, None);
@@ -206,12 +206,12 @@ impl Recent {
 
     /// A running turn that is in its table, if it is at hand and the journal does not say otherwise.
     pub(super) fn kept_turn(&self, num: u64, begin: u64) -> Option<&TurnRow> {
-        self.kept.turns.get(&(num, begin)).filter(|_| !self.turns.contains_key(&(num, begin)))?.as_ref()
+        self.kept.turns.get(&(num, begin)).filter(|_| !self.turns.contains_key(&(num, begin)))?.as_deref()
     }
 
     /// A snapshot that is in its table, if it is at hand and the journal does not say otherwise.
     pub(super) fn kept_snapshot(&self, id: SnapshotId) -> Option<&SnapshotRow> {
-        self.kept.snapshots.get(&id).filter(|_| !self.snapshots.contains_key(&id))?.as_ref()
+        self.kept.snapshots.get(&id).filter(|_| !self.snapshots.contains_key(&id))?.as_deref()
     }
 
     /// Records that are in their table and at hand: all of a session's from the first of them on, up to those in the journal.

@@ -32,7 +32,7 @@ impl Rows<'_> {
         }
         for ((num, begin), row) in &recent.turns {
             match row {
-                Some(row) => drop(sql.run("put_turn", params![int(*num), int(*begin), pack(row), row.streams])?),
+                Some(row) => drop(sql.run("put_turn", params![int(*num), int(*begin), pack(&**row), row.streams])?),
                 // One that began since the tables were filled is not in there.
                 None if recent.records.contains_key(&(*num, *begin)) => {}
                 None => drop(sql.run("delete_turn", [int(*num), int(*begin)])?),

@@ -267,7 +267,7 @@ impl Read for Rows<'_> {
             return Ok(Some(row.clone()));
         }
         match self.recent.turns.get(&(num, begin)) {
-            Some(row) => Ok(row.clone()),
+            Some(row) => Ok(row.as_deref().cloned()),
             None => self.sql.one("turn", [int(num), int(begin)], turn_row),
         }
     }
@@ -279,7 +279,9 @@ impl Read for Rows<'_> {
         };
         rows.retain(|row| !self.recent.turns.contains_key(&(row.num, row.begin)));
         let (first, last) = num.map_or((0, u64::MAX), |num| (num, num));
-        rows.extend(self.recent.turns.range((first, 0)..=(last, u64::MAX)).filter_map(|(_, row)| row.clone()));
+        rows.extend(
+            self.recent.turns.range((first, 0)..=(last, u64::MAX)).filter_map(|(_, row)| row.as_deref().cloned()),
+        );
         rows.sort_by_key(|row| (row.num, row.begin));
         Ok(rows)
     }
@@ -295,7 +297,7 @@ impl Read for Rows<'_> {
             return Ok(Some(row.clone()));
         }
         match self.recent.snapshots.get(&id) {
-            Some(row) => Ok(row.clone()),
+            Some(row) => Ok(row.as_deref().cloned()),
             None if !self.recent.may_be_filled(id, &self.sql)? => Ok(None),
             None => self.hot.find_snapshot.one(&self.sql, [id.uuid().as_bytes().as_slice()], codec::snapshot),
         }
