@@ -155,36 +155,45 @@ async fn a_stream_is_found_before_and_after_the_tables_are_filled() {
     assert_eq!(texts(&handles[2], begun.turn).await.len(), 9);
 }
 
-/// The fixture was left behind by a killed process: one running turn is in the table, the other only in the journal.
+/// A file that a killed process left behind, and its log, packed.
+macro_rules! left_behind {
+    ($format:literal) => {
+        [
+            ("s.db", &include_bytes!(concat!("fixtures/format-", $format, ".db.zst"))[..]),
+            ("s.db-wal", &include_bytes!(concat!("fixtures/format-", $format, ".db-wal.zst"))[..]),
+        ]
+    };
+}
+
+/// In each one running turn is in the table, the other only in the journal. The first format had no streams.
 #[tokio::test]
-async fn a_file_of_format_1_is_migrated() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s.db");
-    for (name, packed) in [
-        ("s.db", &include_bytes!("fixtures/format-1.db.zst")[..]),
-        ("s.db-wal", &include_bytes!("fixtures/format-1.db-wal.zst")[..]),
-    ] {
-        fs::write(dir.path().join(name), zstd::decode_all(packed).unwrap()).unwrap();
+async fn files_of_older_formats_are_migrated() {
+    for (files, kept) in [(left_behind!("1"), vec![]), (left_behind!("2"), vec!["one", "two"])] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        for (name, packed) in files {
+            fs::write(dir.path().join(name), zstd::decode_all(packed).unwrap()).unwrap();
+        }
+        let store = SqliteStore::open(&path).unwrap();
+        assert_eq!(store.verify(VerifyScope::All).await.unwrap().damage, None);
+        let running = store.running(None).await.unwrap();
+        let found: Vec<_> = running.iter().map(|turn| (turn.session.id.as_str(), turn.status, turn.detached)).collect();
+        assert_eq!(found, [("table", TurnStatus::Dead, true), ("journal", TurnStatus::Dead, false)]);
+        for turn in running {
+            let known = store.turn(turn.turn).await.unwrap().unwrap();
+            assert_eq!(known.tools.len(), 1, "its ledger");
+            assert_eq!(texts(&store, turn.turn).await, kept);
+            let begun = store.take_over(turn.turn).await.unwrap();
+            keep(&store, &begun, 0, &["from here on"]).await;
+            assert!(store.end(done(&begun)).await.unwrap().on_head);
+            assert_eq!(texts(&store, turn.turn).await, ["from here on"]);
+            let state = store.head_state(&turn.session).await.unwrap();
+            assert_eq!(state.custom().unwrap().as_str(), "{\"n\":1.10}");
+            assert_eq!(state.messages().len(), 4);
+        }
+        drop(store);
+        let conn = rusqlite::Connection::open(&path).unwrap();
+        let format: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+        assert_eq!(format, 3);
     }
-    let store = SqliteStore::open(&path).unwrap();
-    assert_eq!(store.verify(VerifyScope::All).await.unwrap().damage, None);
-    let running = store.running(None).await.unwrap();
-    let found: Vec<_> = running.iter().map(|turn| (turn.session.id.as_str(), turn.status, turn.detached)).collect();
-    assert_eq!(found, [("table", TurnStatus::Dead, true), ("journal", TurnStatus::Dead, false)]);
-    for turn in running {
-        let known = store.turn(turn.turn).await.unwrap().unwrap();
-        assert_eq!(known.tools.len(), 1, "its ledger");
-        assert_eq!(texts(&store, turn.turn).await, [""; 0]);
-        let begun = store.take_over(turn.turn).await.unwrap();
-        keep(&store, &begun, 0, &["from here on"]).await;
-        assert!(store.end(done(&begun)).await.unwrap().on_head);
-        assert_eq!(texts(&store, turn.turn).await, ["from here on"]);
-        let state = store.head_state(&turn.session).await.unwrap();
-        assert_eq!(state.custom().unwrap().as_str(), "{\"n\":1.10}");
-        assert_eq!(state.messages().len(), 4);
-    }
-    drop(store);
-    let format: i32 =
-        rusqlite::Connection::open(&path).unwrap().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    assert_eq!(format, 3);
 }
