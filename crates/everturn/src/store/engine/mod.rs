@@ -88,7 +88,7 @@ pub(crate) enum Effort {
 impl Effort {
     /// What a record takes that has so many bytes, artifacts included.
     fn of_record(bytes: usize) -> Self {
-        /// Some 50 us of copying.
+        /// Sixteen pages.
         const MOST: usize = 64 << 10;
         if bytes <= MOST { Self::Brief } else { Self::Long }
     }
