@@ -95,7 +95,7 @@ impl<B: Backend> Inner<B> {
         loop {
             let job = attempt.new.clone();
             let bytes = job.prepared.as_ref().map_or(0, |prepared| prepared.size());
-            match self.write_record(Sync::Lazy, bytes, move |ctx| begin::begin(ctx, &job)).await? {
+            match self.write_lazily(bytes, move |ctx| begin::begin(ctx, &job)).await? {
                 Step::Done(written) => {
                     self.remember(&written, attempt.new.prepared.as_deref());
                     if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
@@ -186,8 +186,7 @@ impl<B: Backend> Inner<B> {
             };
             let prepared = Arc::new(prepared);
             let (job, rule) = (prepared.clone(), rule.clone());
-            let bytes = prepared.as_ref().as_ref().map_or(0, Prepared::size);
-            match self.write_record(Sync::Durable, bytes, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
+            match self.write(Sync::Durable, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
                 Step::Done(written) => {
                     self.remember(&written, prepared.as_ref().as_ref());
                     self.news.tell(written.session);
@@ -202,7 +201,7 @@ impl<B: Backend> Inner<B> {
         let outcome = Outcome::finished(FinishReason::Aborted);
         let draft = Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
         let prepared = draft.prepare(None, &self.config.limits)?;
-        let written = self.write_record(Sync::Durable, 0, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
+        let written = self.write(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
         self.standing.ended(written.answer.turn);
         self.news.tell(written.session);
         Ok(written.answer)
@@ -210,11 +209,11 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn renew(&self, fence: &Fence) -> Result<()> {
         let fence = *fence;
-        self.write_record(Sync::Lazy, 0, move |ctx| turns::renew(ctx, &fence)).await
+        self.write_lazily(0, move |ctx| turns::renew(ctx, &fence)).await
     }
 
     pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {
-        let written = self.write_record(Sync::Durable, 0, move |ctx| begin::take_over(ctx, turn)).await?;
+        let written = self.write(Sync::Durable, move |ctx| begin::take_over(ctx, turn)).await?;
         if let Some((from, meta)) = &written.record {
             self.standing.begun(turn, &written.answer.session, *from, meta.place());
         }
