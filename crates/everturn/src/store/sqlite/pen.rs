@@ -5,8 +5,8 @@
 //!
 //! Mostly the writer's thread has the pen. Where few write, a caller takes it for a begin of its own and the like, because
 //! waking another thread and being woken by it takes longer than the write. A caller's thread has other things to do, so that
-//! whatever could keep it waiting is left to the writer's thread: the disk, another process, filling the tables, moving the
-//! log.
+//! whatever could keep it waiting is left to the writer's thread: the disk, another process, large records, filling the tables,
+//! moving the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
