@@ -251,7 +251,7 @@ async fn what_was_removed_is_not_at_hand_any_more() {
     }
 }
 
-/// What waits for no disk is written by its callers; filling the tables is left to the writer's thread.
+/// Short writes are made by their callers; filling the tables is left to the writer's thread.
 #[tokio::test]
 async fn what_callers_write_by_themselves_does_not_stay_in_the_journal() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,25 +268,6 @@ async fn what_callers_write_by_themselves_does_not_stay_in_the_journal() {
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
     let (waiting, placed) = (count("SELECT count(*) FROM journal"), count("SELECT count(*) FROM place"));
     assert!(waiting < 900 && placed == 2, "{waiting} of 1002 entries wait, {placed} of 2 records are in the tables");
-}
-
-/// A thread that runs many tasks is kept by a begin only as long as a plain turn takes.
-#[tokio::test]
-async fn a_large_begin_is_not_written_by_its_caller() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = SqliteStore::open(dir.path().join("s.db")).unwrap();
-    let large: String = (0..100_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_string()).collect();
-    for (session, text, at_once) in [("small", "hi", true), ("large", large.as_str(), false)] {
-        store.create(CreateSession::at(key(session))).await.unwrap();
-        let begin = BeginTurn::new(Start::Session(key(session)), InvocationId::new("i").unwrap(), Input::text(text));
-        let mut begun = store.begin(begin);
-        let first = std::future::poll_fn(|cx| std::task::Poll::Ready(begun.as_mut().poll(cx))).await;
-        assert_eq!(first.is_ready(), at_once, "{session}");
-        if !at_once {
-            begun.await.unwrap();
-        }
-        assert_eq!(store.running(Some(&key(session))).await.unwrap().len(), 1);
-    }
 }
 
 #[tokio::test]

@@ -1,14 +1,17 @@
 //! What is committed waits for the disk beside the writer. Until it is there nobody is told of it, by an answer or by a read.
 
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use everturn::store::{
-    BeginTurn, CreateSession, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
+    BeginTurn, Busy, CreateSession, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
 };
-use everturn::{Begin, Changes, Event, Input, InvocationId, Message, SessionKey, TurnKey};
+use everturn::{Begin, Changes, ErrorKind, Event, Input, InvocationId, Message, SessionKey, SessionRecord, TurnKey};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Long enough for an answer that comes too early; what is right never takes so long.
@@ -17,19 +20,20 @@ const SOON: Duration = Duration::from_millis(100);
 /// A disk that takes its time: each sync says that it began, and ends when it is let.
 struct SlowDisk {
     began: Receiver<()>,
-    go_on: Sender<()>,
+    go_on: Sender<io::Result<()>>,
 }
 
-/// The system's own VFS, with syncs that can be held. They go through freely until the disk is asked to be slow.
+/// The system's own VFS, with syncs that can be held. They go through freely until the disk is asked to be slow, and after
+/// being held they end as they are told to.
 fn store(dir: &Path) -> (SqliteStore, Arc<Mutex<bool>>, SlowDisk) {
     let (said, began) = channel();
-    let (go_on, goes_on) = channel::<()>();
+    let (go_on, goes_on) = channel();
     let (slow, goes_on) = (Arc::new(Mutex::new(false)), Mutex::new(goes_on));
     let is_slow = slow.clone();
     let sync = move |log: &Path| {
         if *is_slow.lock().unwrap() {
             said.send(()).unwrap();
-            goes_on.lock().unwrap().recv().unwrap();
+            goes_on.lock().unwrap().recv().unwrap()?;
         }
         std::fs::OpenOptions::new().write(true).open(log)?.sync_data()
     };
@@ -69,7 +73,7 @@ async fn an_end_is_told_nobody_before_it_is_on_disk() {
     assert!(timeout(SOON, &mut repeated).await.is_err(), "a repeated key was told of the end too early");
 
     *slow.lock().unwrap() = false;
-    disk.go_on.send(()).unwrap();
+    disk.go_on.send(Ok(())).unwrap();
     let receipt = end.await.unwrap();
     assert_eq!(read.await.unwrap().head, receipt.point);
     assert!(matches!(repeated.await.unwrap(), Begin::Ended(_)));
@@ -93,7 +97,84 @@ async fn a_begin_does_not_wait_for_the_disk_that_others_wait_for() {
     let other = other.expect("a begin waited for the disk").unwrap().begun().unwrap();
     assert!(timeout(SOON, &mut end).await.is_err(), "the end was acknowledged too early");
     *slow.lock().unwrap() = false;
-    disk.go_on.send(()).unwrap();
+    disk.go_on.send(Ok(())).unwrap();
     end.await.unwrap();
     assert!(store.end(EndTurn::completed(other.fence, done())).await.unwrap().on_head);
+}
+
+/// Has the writer's thread create a session and wait for the disk, until the disk goes on.
+async fn keep_the_writer_waiting(
+    store: &SqliteStore,
+    slow: &Mutex<bool>,
+    disk: SlowDisk,
+) -> (JoinHandle<everturn::Result<SessionRecord>>, SlowDisk) {
+    *slow.lock().unwrap() = true;
+    let creating = store.clone();
+    let key = SessionKey::of("a", "u", "keeps the writer").unwrap();
+    let create = tokio::spawn(async move { creating.create(CreateSession::at(key)).await });
+    let began = tokio::task::spawn_blocking(move || {
+        disk.began.recv().unwrap();
+        disk
+    });
+    let disk = began.await.unwrap();
+    *slow.lock().unwrap() = false;
+    (create, disk)
+}
+
+/// A thread that runs many tasks is kept by a record only as long as a plain turn takes. What its caller writes is there while
+/// the writer's thread waits for the disk; what is left to that thread is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_records_are_written_by_their_callers_and_long_ones_are_not() {
+    let large: String = (0..100_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_string()).collect();
+    for (text, by_callers) in [("hi", true), (large.as_str(), false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, slow, disk) = store(dir.path());
+        let [ended, begun] = ["s", "t"].map(|id| SessionKey::of("a", "u", id).unwrap());
+        for key in [&ended, &begun] {
+            store.create(CreateSession::at(key.clone())).await.unwrap();
+        }
+        let running = store.begin(turn(&ended, "k")).await.unwrap().begun().unwrap();
+        let (create, disk) = keep_the_writer_waiting(&store, &slow, disk).await;
+
+        let begin = BeginTurn::new(Start::Session(begun), InvocationId::new("i").unwrap(), Input::text(text));
+        let beginning = store.clone();
+        let mut begin = tokio::spawn(async move { beginning.begin(begin).await });
+        let wait = if by_callers { Duration::from_secs(30) } else { SOON };
+        assert_eq!(timeout(wait, &mut begin).await.is_ok(), by_callers, "a begin of {} bytes", text.len());
+        let said = Changes::new().event(Event::model("a", Message::model(text)));
+        let mut end = store.end(EndTurn::completed(running.fence, said));
+        let first = std::future::poll_fn(|cx| Poll::Ready(end.as_mut().poll(cx))).await;
+        assert!(first.is_pending(), "the end was acknowledged too early");
+        // Whoever comes next finds the branch free as soon as the end is written.
+        let next = timeout(wait, store.begin(turn(&ended, "next").busy(Busy::Refuse))).await;
+        assert_eq!(next.is_ok_and(|begun| begun.is_ok()), by_callers, "an end of {} bytes", text.len());
+        disk.go_on.send(Ok(())).unwrap();
+        create.await.unwrap().unwrap();
+        assert!(end.await.unwrap().on_head);
+        if !by_callers {
+            begin.await.unwrap().unwrap();
+        }
+    }
+}
+
+/// A system tells of a failed sync once. A session is created by the writer's thread and a turn ended by its caller's: two
+/// threads wait for the disk, and the second must not take the first one's failure for its own success.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_acknowledged_after_a_sync_of_somebody_else_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slow, disk) = store(dir.path());
+    let first = SessionKey::of("a", "u", "s").unwrap();
+    store.create(CreateSession::at(first.clone())).await.unwrap();
+    let begun = store.begin(turn(&first, "k")).await.unwrap().begun().unwrap();
+    let (create, disk) = keep_the_writer_waiting(&store, &slow, disk).await;
+    let ending = store.clone();
+    let mut end = tokio::spawn(async move { ending.end(EndTurn::completed(begun.fence, done())).await });
+    assert!(timeout(SOON, &mut end).await.is_err(), "the end did not wait for the sync before it");
+    disk.go_on.send(Err(io::Error::other("the disk is broken"))).unwrap();
+    assert_eq!(create.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(end.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    // Nobody is told of either until the store has been opened anew and knows what is on disk.
+    assert_eq!(store.existing(&first).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    store.reopen().await.unwrap();
+    store.existing(&first).await.unwrap();
 }

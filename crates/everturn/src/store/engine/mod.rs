@@ -249,13 +249,13 @@ impl<B: Backend> Inner<B> {
         self.backend.write(sync, Effort::Long, rule).await
     }
 
-    /// Runs a lazy rule that writes one record of so many bytes, or less than a record.
-    async fn write_lazily<T, F>(&self, bytes: usize, rule: F) -> Result<T>
+    /// Runs a rule that writes one record of so many bytes, or less than a record.
+    async fn write_record<T, F>(&self, sync: Sync, bytes: usize, rule: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
-        self.backend.write(Sync::Lazy, Effort::of_record(bytes), rule).await
+        self.backend.write(sync, Effort::of_record(bytes), rule).await
     }
 
     fn fresh_id(&self) -> Result<SessionId> {
@@ -488,7 +488,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) async fn keep_chunks(&self, pack: KeepChunks) -> Result<()> {
         let limits = self.config.limits;
         let new = streams::NewPack::prepare(&pack, &limits)?;
-        self.write_lazily(new.bytes(), move |ctx| streams::keep(ctx, &new, &limits)).await
+        self.write_record(Sync::Lazy, new.bytes(), move |ctx| streams::keep(ctx, &new, &limits)).await
     }
 
     pub(crate) async fn chunks(&self, query: ChunkQuery) -> Result<ChunkPage> {

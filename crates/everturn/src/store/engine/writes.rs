@@ -95,7 +95,7 @@ impl<B: Backend> Inner<B> {
         loop {
             let job = attempt.new.clone();
             let bytes = job.prepared.as_ref().map_or(0, |prepared| prepared.size());
-            match self.write_lazily(bytes, move |ctx| begin::begin(ctx, &job)).await? {
+            match self.write_record(Sync::Lazy, bytes, move |ctx| begin::begin(ctx, &job)).await? {
                 Step::Done(written) => {
                     self.remember(&written, attempt.new.prepared.as_deref());
                     if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
@@ -160,7 +160,7 @@ impl<B: Backend> Inner<B> {
         T: Send + 'static,
         F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
     {
-        // Whoever writes it takes about as long to wake up as the record takes to make.
+        // Whoever waits for the disk takes about as long to wake up as the record takes to make.
         self.backend.rouse();
         let needs_base = draft.needs_base();
         let rule = Arc::new(rule);
@@ -186,7 +186,8 @@ impl<B: Backend> Inner<B> {
             };
             let prepared = Arc::new(prepared);
             let (job, rule) = (prepared.clone(), rule.clone());
-            match self.write(Sync::Durable, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
+            let bytes = job.as_ref().as_ref().map_or(0, Prepared::size);
+            match self.write_record(Sync::Durable, bytes, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
                 Step::Done(written) => {
                     self.remember(&written, prepared.as_ref().as_ref());
                     self.news.tell(written.session);
@@ -209,7 +210,7 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn renew(&self, fence: &Fence) -> Result<()> {
         let fence = *fence;
-        self.write_lazily(0, move |ctx| turns::renew(ctx, &fence)).await
+        self.write_record(Sync::Lazy, 0, move |ctx| turns::renew(ctx, &fence)).await
     }
 
     pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {

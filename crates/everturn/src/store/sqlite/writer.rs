@@ -1,8 +1,8 @@
 //! Who writes, and when.
 //!
-//! Where few write, what need not be on disk is written on its caller's thread, at once ([`Pen`]). All else is for a thread of
-//! its own, which takes what queued up while it was busy and puts it into one transaction: under load many turns share a
-//! commit.
+//! Where few write, a record is written on its caller's thread, at once ([`Pen`]), and another thread waits for the disk. All
+//! else is for the writer's thread, which takes what queued up while it was busy and puts it into one transaction: under load
+//! many turns share a commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -12,7 +12,6 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Effort, Sync};
-use super::Circumstances;
 use super::checkpoint::Checkpointer;
 use super::file::{PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Inbox;
@@ -20,6 +19,7 @@ use super::job::{Job, job};
 use super::pen::{Left, Pen};
 use super::stats::{Counters, SqliteStats};
 use super::syncer::{Syncer, Tide};
+use super::{Circumstances, Durability};
 use crate::{Error, Result};
 
 /// Rules in one transaction at most, so that the first of them does not wait too long.
@@ -78,6 +78,16 @@ impl Stand {
     }
 }
 
+/// The thread that waits for the disk, where few write.
+#[derive(Debug)]
+enum Roused {
+    Syncer(Arc<Syncer>),
+    /// SQLite syncs inside its commits, which no caller makes then.
+    Writer,
+    /// Nothing is synced.
+    Nobody,
+}
+
 #[derive(Debug)]
 pub(super) struct Writer {
     inbox: Arc<Inbox<Request>>,
@@ -86,6 +96,7 @@ pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
     log_pages: Arc<AtomicU64>,
+    roused: Roused,
 }
 
 impl Writer {
@@ -102,6 +113,11 @@ impl Writer {
             Some(log) => Some(Arc::new(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?)),
             None => None,
         };
+        let roused = match (&syncer, file.durability()) {
+            (Some(syncer), _) => Roused::Syncer(syncer.clone()),
+            (None, Durability::PowerSafe) => Roused::Writer,
+            (None, _) => Roused::Nobody,
+        };
         let pen = Pen::new(file, conn, lock, circumstances, syncer, checkpointer, counters.clone())?;
         let log_pages = pen.log_pages();
         let stand = Arc::new(Stand { pen: Mutex::new(pen), wanted: AtomicBool::new(false) });
@@ -114,7 +130,7 @@ impl Writer {
                 serve(&shared, &ends.0);
             })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages })
+        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, roused })
     }
 
     /// Waits until all that can be read now is on disk, where it is to be.
@@ -131,9 +147,13 @@ impl Writer {
         self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
-    /// Something durable is about to come: the thread wakes up while it is made ready.
+    /// Something durable is about to come: whoever will wait for the disk wakes up while it is made ready.
     pub(super) fn rouse(&self) {
-        self.inbox.rouse();
+        match &self.roused {
+            Roused::Syncer(syncer) => syncer.rouse(),
+            Roused::Writer => self.inbox.rouse(),
+            Roused::Nobody => {}
+        }
     }
 
     pub(super) async fn run<T, F>(&self, sync: Sync, effort: Effort, rule: F) -> Result<T>
