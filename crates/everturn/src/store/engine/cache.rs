@@ -2,6 +2,9 @@
 //!
 //! The disk format does not make a turn flat in history; this does: the state a turn starts from is usually the one the
 //! last turn left here, and a state written by another process is caught up with, not added up anew.
+//!
+//! Messages are most of what a state weighs, and making a record takes none of them unless it cuts some off. So the sessions
+//! that do not find room here stay at hand without their messages: whoever only writes need not have them added up again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +15,28 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use super::line::Interval;
 use super::tables::Place;
-use crate::state::PointState;
+use crate::state::{Messages, PointState};
 
 /// States kept of one session: enough for a turn, its steps, and the point before it that may be regenerated from.
 const POINTS: usize = 8;
+/// States without messages kept of one session: where a turn began, and where it stands.
+const BARE_POINTS: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct StateCache {
-    sessions: Cache<u64, Session, ByWeight>,
+    whole: Tier,
+    /// States without their messages, of sessions that are not among the whole ones.
+    bare: Tier,
     hits: AtomicU64,
     misses: AtomicU64,
+}
+
+/// States of one kind, so many bytes of them.
+#[derive(Debug)]
+struct Tier {
+    sessions: Cache<u64, Session, ByWeight>,
+    bytes: u64,
+    points: usize,
 }
 
 /// What a cache holds, and how often it was of use.
@@ -62,69 +77,32 @@ impl Weighter<u64, Session> for ByWeight {
     }
 }
 
-impl StateCache {
-    pub(crate) fn new(bytes: u64) -> Self {
+impl Tier {
+    fn new(bytes: u64, points: usize) -> Self {
+        let bytes = bytes.max(64);
         let sessions = usize::try_from(bytes / 4096).unwrap_or(1 << 20).clamp(16, 1 << 20);
         // One shard: several would divide the room, and none could hold a long conversation.
-        let options =
-            OptionsBuilder::new().estimated_items_capacity(sessions).weight_capacity(bytes.max(64)).shards(1).build();
+        let options = OptionsBuilder::new().estimated_items_capacity(sessions).weight_capacity(bytes).shards(1).build();
         let weighter = ByWeight { most: (bytes / 4).max(1) };
         let built = options.map(|options| {
             Cache::with_options(options, weighter.clone(), DefaultHashBuilder::default(), DefaultLifecycle::default())
         });
         let sessions = built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter));
-        Self { sessions, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        Self { sessions, bytes, points }
     }
 
-    #[cfg(feature = "sqlite")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        CacheStats {
-            sessions: self.sessions.len() as u64,
-            bytes: self.sessions.weight(),
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
-        }
+    fn get(&self, place: Place) -> Option<PointState> {
+        let session = self.sessions.get(&place.num)?;
+        let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
+        points.iter().rev().find(|entry| entry.place == place).map(|entry| entry.state.clone())
     }
 
-    /// The state at exactly this place.
-    pub(crate) fn get(&self, place: Place) -> Option<PointState> {
-        let found = self.sessions.get(&place.num).and_then(|session| {
-            let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
-            points.iter().rev().find(|entry| entry.place == place).map(|entry| entry.state.clone())
-        });
-        self.hits.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
-        found
-    }
-
-    /// Counts a state that had to be added up.
-    pub(crate) fn missed(&self) {
-        self.misses.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The furthest settled state on a line, and what of the line is left after it.
-    pub(crate) fn nearest(&self, line: &[Interval]) -> Option<(PointState, Vec<Interval>)> {
-        for (i, interval) in line.iter().enumerate().rev() {
-            let Some(session) = self.sessions.get(&interval.num) else { continue };
-            let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
-            let on_line = points.iter().filter(|entry| {
-                let Place { segment, seq, .. } = entry.place;
-                entry.settled && segment == interval.segment && seq >= interval.from && seq <= interval.to
-            });
-            if let Some(entry) = on_line.max_by_key(|entry| entry.place.seq) {
-                let mut rest = line[i..].to_vec();
-                rest[0].from = entry.place.seq + 1;
-                return Some((entry.state.clone(), rest));
-            }
-        }
-        None
-    }
-
-    pub(crate) fn put(&self, place: Place, settled: bool, state: PointState) {
+    fn put(&self, place: Place, settled: bool, state: PointState) {
         let mut session = self.sessions.get(&place.num).unwrap_or_default();
         let weight = {
             let mut points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             points.retain(|entry| entry.place != place);
-            if points.len() == POINTS {
+            if points.len() == self.points {
                 points.pop_front();
             }
             points.push_back(Entry { place, settled, weight: state.weight(), state });
@@ -140,12 +118,94 @@ impl StateCache {
         }
     }
 
+    /// Whether nothing would have to go for so many bytes.
+    fn has_room_for(&self, weight: u64) -> bool {
+        self.sessions.weight() + weight <= self.bytes
+    }
+}
+
+impl StateCache {
+    pub(crate) fn new(bytes: u64) -> Self {
+        let bare = bytes / 8;
+        let (whole, bare) = (Tier::new(bytes - bare, POINTS), Tier::new(bare, BARE_POINTS));
+        Self { whole, bare, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            sessions: (self.whole.sessions.len() + self.bare.sessions.len()) as u64,
+            bytes: self.whole.sessions.weight() + self.bare.sessions.weight(),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The state at exactly this place.
+    pub(crate) fn get(&self, place: Place) -> Option<PointState> {
+        self.counted(self.whole.get(place))
+    }
+
+    /// The same without its messages, where only that is at hand.
+    pub(crate) fn get_bare(&self, place: Place) -> Option<PointState> {
+        self.counted(self.bare.get(place))
+    }
+
+    fn counted(&self, found: Option<PointState>) -> Option<PointState> {
+        self.hits.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        found
+    }
+
+    /// Counts a state that had to be added up.
+    pub(crate) fn missed(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The furthest settled state on a line, and what of the line is left after it.
+    pub(crate) fn nearest(&self, line: &[Interval]) -> Option<(PointState, Vec<Interval>)> {
+        for (i, interval) in line.iter().enumerate().rev() {
+            let Some(session) = self.whole.sessions.get(&interval.num) else { continue };
+            let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
+            let on_line = points.iter().filter(|entry| {
+                let Place { segment, seq, .. } = entry.place;
+                entry.settled && segment == interval.segment && seq >= interval.from && seq <= interval.to
+            });
+            if let Some(entry) = on_line.max_by_key(|entry| entry.place.seq) {
+                let mut rest = line[i..].to_vec();
+                rest[0].from = entry.place.seq + 1;
+                return Some((entry.state.clone(), rest));
+            }
+        }
+        None
+    }
+
+    /// Keeps a state that somebody wants to read.
+    pub(crate) fn put(&self, place: Place, settled: bool, state: PointState) {
+        self.whole.put(place, settled, state);
+    }
+
+    /// Keeps a state that was added up only to write after it: whole if no other has to go for it.
+    pub(crate) fn put_to_write(&self, place: Place, settled: bool, state: PointState) {
+        if self.whole.has_room_for(state.weight()) {
+            self.whole.put(place, settled, state);
+        } else {
+            self.put_bare(place, settled, state);
+        }
+    }
+
+    /// Keeps a state without its messages.
+    pub(crate) fn put_bare(&self, place: Place, settled: bool, state: PointState) {
+        self.bare.put(place, settled, PointState { messages: Messages::default(), ..state });
+    }
+
     pub(crate) fn forget(&self, num: u64) {
-        self.sessions.remove(&num);
+        self.whole.sessions.remove(&num);
+        self.bare.sessions.remove(&num);
     }
 
     pub(crate) fn clear(&self) {
-        self.sessions.clear();
+        self.whole.sessions.clear();
+        self.bare.sessions.clear();
     }
 }
 

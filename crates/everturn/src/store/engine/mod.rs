@@ -53,7 +53,7 @@ pub(crate) use cache::CacheStats;
 use cache::StateCache;
 use fold::{fold, owned_by};
 use line::line;
-use prepare::Draft;
+use prepare::{Draft, Needs};
 use queue::{News, Queues};
 use rules::show;
 use sessions::{NewFork, NewSession};
@@ -404,8 +404,10 @@ impl<B: Backend> Inner<B> {
             .await
     }
 
-    async fn state_at(&self, place: Place) -> Result<PointState> {
-        if let Some(state) = self.cache.get(place) {
+    /// The state a record is to follow. Its messages may be left out where making the record does not take them.
+    async fn base_at(&self, place: Place, needs: Needs) -> Result<PointState> {
+        let bare = || self.cache.get_bare(place).filter(|_| needs == Needs::Rest);
+        if let Some(state) = self.cache.get(place).or_else(bare) {
             return Ok(state);
         }
         let cache = self.cache.clone();
@@ -414,9 +416,10 @@ impl<B: Backend> Inner<B> {
                 let gone = || Error::not_found("the session is gone");
                 let meta = read.meta(place.num, place.seq)?.ok_or_else(gone)?;
                 let session = read.session(place.num)?.ok_or_else(gone)?;
+                let state = owned_by(add_up(read, &cache, session.tree, place)?, &session.key.id);
                 let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
-                let state = state_at(read, &cache, session.tree, place, settled)?;
-                Ok(owned_by(state, &session.key.id))
+                cache.put_to_write(place, settled, state.clone());
+                Ok(state)
             })
             .await
     }
@@ -510,6 +513,13 @@ fn state_at(read: &dyn Read, cache: &StateCache, tree: u64, place: Place, settle
     if let Some(state) = cache.get(place) {
         return Ok(state);
     }
+    let state = add_up(read, cache, tree, place)?;
+    cache.put(place, settled, state.clone());
+    Ok(state)
+}
+
+/// The state at a place that is not at hand, added up from the nearest one that is.
+fn add_up(read: &dyn Read, cache: &StateCache, tree: u64, place: Place) -> Result<PointState> {
     cache.missed();
     let whole = line(read, place)?;
     let owner = read.session(place.num)?.ok_or_else(|| Error::corrupt("a record belongs to no session"))?.key.id;
@@ -517,9 +527,7 @@ fn state_at(read: &dyn Read, cache: &StateCache, tree: u64, place: Place, settle
         Some((base, rest)) => fold(read, tree, base, &rest)?,
         None => fold(read, tree, PointState::empty(owner.clone()), &whole)?,
     };
-    let state = owned_by(state, &owner);
-    cache.put(place, settled, state.clone());
-    Ok(state)
+    Ok(owned_by(state, &owner))
 }
 
 /// Implements [`Store`](super::Store) for a type that wraps an engine as its first field.

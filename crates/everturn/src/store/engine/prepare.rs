@@ -37,6 +37,16 @@ pub(crate) struct Draft {
     pub(crate) admin: Option<Json>,
 }
 
+/// What must be known of the state a record follows before it can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Nothing,
+    /// All but its messages: custom state and artifacts are stored as differences.
+    Rest,
+    /// Its messages too, because some are cut off.
+    Messages,
+}
+
 /// A record that is ready to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
@@ -79,19 +89,23 @@ impl Draft {
         Self { changes, ..Self::default() }
     }
 
-    /// Whether the record can only be made knowing the state it follows.
-    pub(crate) fn needs_base(&self) -> bool {
+    /// What must be known of the state the record follows.
+    pub(crate) fn needs(&self) -> Needs {
         let session_key = |key: &String| split_key(key).0 == Scope::Session;
         let touches = |event: &Event| {
             !event.partial && (event.state_delta.keys().any(session_key) || event.state_removed.iter().any(session_key))
         };
         let changes = &self.changes;
-        changes.splice.is_some()
-            || changes.custom.is_some()
+        let rest = changes.custom.is_some()
             || !changes.artifacts.is_empty()
             || changes.events.iter().any(touches)
             || self.state.set.keys().any(session_key)
-            || self.state.remove.iter().any(session_key)
+            || self.state.remove.iter().any(session_key);
+        match (&changes.splice, rest) {
+            (Some(_), _) => Needs::Messages,
+            (None, true) => Needs::Rest,
+            (None, false) => Needs::Nothing,
+        }
     }
 
     /// Makes the record, and may make it again for another base.
@@ -101,9 +115,9 @@ impl Draft {
 
     /// Makes the record. The base is the state it follows; it may be left out when it is not needed.
     pub(crate) fn into_prepared(self, base: Option<&PointState>, limits: &Limits) -> Result<Prepared> {
-        let needs_base = self.needs_base();
-        let base = base.filter(|_| needs_base);
-        if needs_base && base.is_none() {
+        let needs = self.needs();
+        let base = base.filter(|_| needs != Needs::Nothing);
+        if needs != Needs::Nothing && base.is_none() {
             return Err(Error::internal("a record was prepared without the state it follows"));
         }
         let Self { mut changes, state, begin, invocation, end, admin } = self;

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::begin::{self, NewTurn};
 use super::body::{BeginBody, EndBody, put_varint};
 use super::fold::Fold;
-use super::prepare::{Draft, Prepared};
+use super::prepare::{Draft, Needs, Prepared};
 use super::rules::{Ctx, Step};
 use super::sessions::{self, NewSession};
 use super::tables::Place;
@@ -111,7 +111,8 @@ impl<B: Backend> Inner<B> {
                 Step::Rebase(place) => {
                     let draft = attempt.draft.as_ref();
                     let draft = draft.ok_or_else(|| Error::internal("a begin that follows anything was to follow"))?;
-                    let prepared = draft.prepare(Some(&self.state_at(place).await?), &self.config.limits)?;
+                    let prepared =
+                        draft.prepare(Some(&self.base_at(place, draft.needs()).await?), &self.config.limits)?;
                     let prepared = Some(Arc::new(prepared));
                     attempt.new = Arc::new(NewTurn { prepared, ..(*attempt.new).clone() });
                 }
@@ -162,16 +163,16 @@ impl<B: Backend> Inner<B> {
     {
         // Whoever waits for the disk takes about as long to wake up as the record takes to make.
         self.backend.rouse();
-        let needs_base = draft.needs_base();
+        let needs = draft.needs();
         let rule = Arc::new(rule);
         // A place that was remembered may be out of date: another handle may have written to the turn.
         let mut guessed = true;
         loop {
-            let prepared = match (needs_base, base) {
-                (false, _) => Some(draft.prepare(None, &self.config.limits)?),
-                (true, None) => None,
-                (true, Some(place)) => {
-                    let made = match self.state_at(place).await {
+            let prepared = match (needs, base) {
+                (Needs::Nothing, _) => Some(draft.prepare(None, &self.config.limits)?),
+                (_, None) => None,
+                (_, Some(place)) => {
+                    let made = match self.base_at(place, needs).await {
                         Ok(state) => draft.prepare(Some(&state), &self.config.limits),
                         Err(error) => Err(error),
                     };
@@ -234,8 +235,7 @@ impl<B: Backend> Inner<B> {
             self.cache.put(*base, true, state.clone());
             Some(state)
         };
-        let Some(before) = self.cache.get(*base).or_else(blank) else { return };
-        let after = || -> Result<PointState> {
+        let after = |before: PointState| -> Result<PointState> {
             let mut fold = Fold::from(before);
             fold.apply_written(meta, &prepared.body, prepared.custom.as_ref().map(|custom| &custom.value));
             fold.finish(|digest| {
@@ -243,12 +243,16 @@ impl<B: Backend> Inner<B> {
                 put.map(|put| put.content.clone()).ok_or_else(|| Error::internal("an artifact was not at hand"))
             })
         };
-        match after() {
-            Ok(state) => {
-                let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
-                self.cache.put(meta.place(), settled, state);
-            }
-            Err(error) => tracing::warn!(%error, "a state was not kept at hand"),
+        let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
+        let kept = match self.cache.get(*base).or_else(blank) {
+            Some(whole) => after(whole).map(|state| self.cache.put(meta.place(), settled, state)),
+            None => match self.cache.get_bare(*base) {
+                Some(bare) => after(bare).map(|state| self.cache.put_bare(meta.place(), settled, state)),
+                None => Ok(()),
+            },
+        };
+        if let Err(error) = kept {
+            tracing::warn!(%error, "a state was not kept at hand");
         }
     }
 }
@@ -263,9 +267,9 @@ struct Attempt {
 impl Attempt {
     fn prepare(mut turn: BeginTurn, payload: Digest, create: Option<NewSession>, limits: &Limits) -> Result<Self> {
         let draft = begin_draft(&mut turn);
-        let (prepared, draft) = match draft.needs_base() {
-            true => (None, Some(draft)),
-            false => (Some(Arc::new(draft.into_prepared(None, limits)?)), None),
+        let (prepared, draft) = match draft.needs() {
+            Needs::Rest | Needs::Messages => (None, Some(draft)),
+            Needs::Nothing => (Some(Arc::new(draft.into_prepared(None, limits)?)), None),
         };
         Ok(Self { new: Arc::new(NewTurn { turn, payload, create, prepared }), draft })
     }
