@@ -161,7 +161,7 @@ impl<B: Backend> Inner<B> {
         T: Send + 'static,
         F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
     {
-        // Whoever waits for the disk takes about as long to wake up as the record takes to make.
+        // Whoever writes it takes about as long to wake up as the record takes to make.
         self.backend.rouse();
         let needs = draft.needs();
         let rule = Arc::new(rule);

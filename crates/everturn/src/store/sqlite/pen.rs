@@ -3,10 +3,10 @@
 //! A batch of rules becomes one transaction. Each rule decides inside of it, seeing what the ones before it in the same batch
 //! wrote. What must be on disk before it is acknowledged goes on to the syncer, and the next batch is written meanwhile.
 //!
-//! Where many write, the writer's thread has the pen. Where few do, a caller takes it for a record of its own, because waking
-//! another thread and being woken by it takes longer than the write. A caller's thread has other things to do, so that whatever
-//! could keep it waiting is left to others: the disk to the syncer; another process, large records, filling the tables and
-//! moving the log to the writer's thread.
+//! Mostly the writer's thread has the pen. Where few write, a caller takes it for a record that waits for no disk, because
+//! waking another thread and being woken by it takes longer than the write. A caller's thread has other things to do, so that
+//! whatever could keep it waiting is left to the writer's thread: the disk, another process, large records, filling the tables,
+//! moving the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,21 +157,18 @@ impl Pen {
         unsynced
     }
 
-    /// Writes one job on its caller's thread, and answers it or has it answered once it is on disk. It comes back where that
-    /// would have to wait for anybody, where it may take long, or where many write and a batch is better.
+    /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, where it
+    /// may take long, or where many write and a batch is better.
     pub(super) fn write_at_once(&mut self, job: Box<dyn Job>) -> Result<Left, Box<dyn Job>> {
-        if self.waits_in_commit(&*job) || job.effort() == Effort::Long || self.crowd.is_many() {
+        if self.is_to_be_synced(&*job) || job.effort() == Effort::Long || self.crowd.is_many() {
             return Err(job);
         }
         let lock = self.lock.clone();
         let Some(held) = lock.try_hold() else { return Err(job) };
         self.crowd.note(1 + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
-        let Some(Committed { batch, number }) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
+        let Some(committed) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
         drop(held);
-        match (&self.syncer, number) {
-            (Some(syncer), Some(number)) => syncer.hand_over(number, batch),
-            _ => batch.into_iter().for_each(|job| job.answer(Ok(()))),
-        }
+        committed.batch.into_iter().for_each(|job| job.answer(Ok(())));
         Ok(if self.is_log_to_be_moved() || self.recent.is_due(self.file.journal()) {
             Left::Work
         } else {
@@ -193,9 +190,14 @@ impl Pen {
         self.move_log_on();
     }
 
-    /// Whether a commit with this in it waits for the disk.
-    fn waits_in_commit(&self, job: &dyn Job) -> bool {
-        self.file.durability() == Durability::PowerSafe && self.syncer.is_none() && job.sync() == Sync::Durable
+    /// Whether this must be on disk before it is answered.
+    fn is_to_be_synced(&self, job: &dyn Job) -> bool {
+        self.file.durability() == Durability::PowerSafe && job.sync() == Sync::Durable
+    }
+
+    /// Whether a commit of these waits for the disk.
+    fn syncs_in_commit(&self, batch: &[Box<dyn Job>]) -> bool {
+        self.syncer.is_none() && batch.iter().any(|job| self.is_to_be_synced(&**job))
     }
 
     /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
@@ -303,7 +305,7 @@ impl Pen {
     /// Runs a batch in one transaction. An error comes with the one who is to blame, if it is one of them.
     fn run(&mut self, batch: &mut [Box<dyn Job>], pace: Pace) -> Result<(), (Option<usize>, Error)> {
         let whole = |error: Error| (None, error);
-        self.set_sync(batch.iter().any(|job| self.waits_in_commit(&**job))).map_err(whole)?;
+        self.set_sync(self.syncs_in_commit(batch)).map_err(whole)?;
         let conn = self.conn.as_ref().ok_or_else(|| whole(Error::unavailable("the store is closed: reopen it")))?;
         let run = |sql: &str| {
             let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;

@@ -4,7 +4,7 @@
 //! began, so that many turns share a wait, and the writer goes on meanwhile. What is committed can be read before it is on
 //! disk; whoever reads is therefore answered when what they may have seen is there ([`Tide`]).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -73,20 +73,12 @@ struct Shared {
     inbox: Inbox<Waiting>,
     /// Jobs that were handed over and are not answered yet.
     waiting: AtomicUsize,
-    /// Whether these were many lately.
-    crowded: AtomicBool,
     tide: Arc<Tide>,
     log: Log,
     /// Held while syncing. The system tells of a failure once: of two syncs at a time, the other one would seem to succeed.
     syncing: Mutex<()>,
     circumstances: Arc<Circumstances>,
     counters: Arc<Counters>,
-}
-
-impl std::fmt::Debug for Syncer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Syncer").finish_non_exhaustive()
-    }
 }
 
 impl Syncer {
@@ -96,9 +88,9 @@ impl Syncer {
         circumstances: Arc<Circumstances>,
         counters: Arc<Counters>,
     ) -> Result<Self> {
-        let (inbox, waiting, crowded) = (Inbox::default(), AtomicUsize::new(0), AtomicBool::new(false));
+        let (inbox, waiting) = (Inbox::default(), AtomicUsize::new(0));
         let syncing = Mutex::new(());
-        let shared = Arc::new(Shared { inbox, waiting, crowded, tide, log, syncing, circumstances, counters });
+        let shared = Arc::new(Shared { inbox, waiting, tide, log, syncing, circumstances, counters });
         let work = shared.clone();
         let thread = thread::Builder::new()
             .name("everturn-sync".to_owned())
@@ -117,13 +109,6 @@ impl Syncer {
     /// Jobs that wait for the disk.
     pub(super) fn waiting(&self) -> usize {
         self.shared.waiting.load(Ordering::Acquire)
-    }
-
-    /// Something is about to be handed over: the thread wakes up meanwhile. Where many write it is awake often enough.
-    pub(super) fn rouse(&self) {
-        if !self.shared.crowded.load(Ordering::Relaxed) {
-            self.shared.inbox.rouse();
-        }
     }
 
     /// The number of a commit that is about to be made.
@@ -183,7 +168,6 @@ impl Shared {
                 return;
             }
             crowd.note(self.waiting.load(Ordering::Acquire));
-            self.crowded.store(crowd.is_many(), Ordering::Relaxed);
             let (mut jobs, mut number, mut flushed) = (Vec::with_capacity(taken.len()), 0, Vec::new());
             for waiting in taken.drain(..) {
                 match waiting {

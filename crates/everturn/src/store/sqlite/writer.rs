@@ -1,8 +1,8 @@
 //! Who writes, and when.
 //!
-//! Where few write, a record is written on its caller's thread, at once ([`Pen`]), and another thread waits for the disk. All
-//! else is for the writer's thread, which takes what queued up while it was busy and puts it into one transaction: under load
-//! many turns share a commit.
+//! Where few write, what need not be on disk is written on its caller's thread, at once ([`Pen`]). All else is for a thread of
+//! its own, which takes what queued up while it was busy and puts it into one transaction: under load many turns share a
+//! commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -78,16 +78,6 @@ impl Stand {
     }
 }
 
-/// The thread that waits for the disk, where few write.
-#[derive(Debug)]
-enum Roused {
-    Syncer(Arc<Syncer>),
-    /// SQLite syncs inside its commits, which no caller makes then.
-    Writer,
-    /// Nothing is synced.
-    Nobody,
-}
-
 #[derive(Debug)]
 pub(super) struct Writer {
     inbox: Arc<Inbox<Request>>,
@@ -96,7 +86,7 @@ pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
     log_pages: Arc<AtomicU64>,
-    roused: Roused,
+    waits_for_disk: bool,
 }
 
 impl Writer {
@@ -113,11 +103,7 @@ impl Writer {
             Some(log) => Some(Arc::new(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?)),
             None => None,
         };
-        let roused = match (&syncer, file.durability()) {
-            (Some(syncer), _) => Roused::Syncer(syncer.clone()),
-            (None, Durability::PowerSafe) => Roused::Writer,
-            (None, _) => Roused::Nobody,
-        };
+        let waits_for_disk = file.durability() == Durability::PowerSafe;
         let pen = Pen::new(file, conn, lock, circumstances, syncer, checkpointer, counters.clone())?;
         let log_pages = pen.log_pages();
         let stand = Arc::new(Stand { pen: Mutex::new(pen), wanted: AtomicBool::new(false) });
@@ -130,7 +116,7 @@ impl Writer {
                 serve(&shared, &ends.0);
             })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, roused })
+        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, waits_for_disk })
     }
 
     /// Waits until all that can be read now is on disk, where it is to be.
@@ -147,12 +133,10 @@ impl Writer {
         self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
-    /// Something durable is about to come: whoever will wait for the disk wakes up while it is made ready.
+    /// Something durable is about to come: the thread wakes up while it is made ready, if it is not for its caller to write.
     pub(super) fn rouse(&self) {
-        match &self.roused {
-            Roused::Syncer(syncer) => syncer.rouse(),
-            Roused::Writer => self.inbox.rouse(),
-            Roused::Nobody => {}
+        if self.waits_for_disk {
+            self.inbox.rouse();
         }
     }
 
