@@ -153,7 +153,8 @@ impl SqliteOptions {
         self
     }
 
-    /// How many bytes of decoded state are kept at hand.
+    /// How many bytes of decoded state are kept at hand: 64 MiB unless told. An eighth of it is for sessions that find no other
+    /// room, without their messages; who only writes to these does not have them added up again.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.config.cache_bytes = bytes;
