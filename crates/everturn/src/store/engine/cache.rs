@@ -19,6 +19,8 @@ use crate::state::{Messages, PointState};
 
 /// States kept of one session: enough for a turn, its steps, and the point before it that may be regenerated from.
 const POINTS: usize = 8;
+/// Sequence numbers that are shortly after a state: a few turns of others.
+const SHORTLY: u64 = 32;
 /// States without messages kept of one session: where a turn began, and where it stands.
 const BARE_POINTS: usize = 2;
 
@@ -35,6 +37,7 @@ pub(crate) struct StateCache {
 #[derive(Debug)]
 struct Tier {
     sessions: Cache<u64, Session, ByWeight>,
+    weighter: ByWeight,
     bytes: u64,
     points: usize,
 }
@@ -87,8 +90,8 @@ impl Tier {
         let built = options.map(|options| {
             Cache::with_options(options, weighter.clone(), DefaultHashBuilder::default(), DefaultLifecycle::default())
         });
-        let sessions = built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter));
-        Self { sessions, bytes, points }
+        let sessions = built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter.clone()));
+        Self { sessions, weighter, bytes, points }
     }
 
     fn get(&self, place: Place) -> Option<PointState> {
@@ -118,9 +121,22 @@ impl Tier {
         }
     }
 
-    /// Whether nothing would have to go for so many bytes.
-    fn has_room_for(&self, weight: u64) -> bool {
-        self.sessions.weight() + weight <= self.bytes
+    /// The last settled state on a stretch, and what of the stretch comes after it.
+    fn last_settled(&self, stretch: &Interval) -> Option<(PointState, Interval)> {
+        let session = self.sessions.get(&stretch.num)?;
+        let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
+        let on_it = points.iter().filter(|entry| {
+            let Place { segment, seq, .. } = entry.place;
+            entry.settled && segment == stretch.segment && (stretch.from..=stretch.to).contains(&seq)
+        });
+        let last = on_it.max_by_key(|entry| entry.place.seq)?;
+        Some((last.state.clone(), Interval { from: last.place.seq + 1, ..*stretch }))
+    }
+
+    /// Whether no other session would have to go for this one to weigh so much.
+    fn has_room_for(&self, num: u64, weight: u64) -> bool {
+        let now = self.sessions.peek(&num).map_or(0, |session| self.weighter.weight(&num, &session));
+        self.sessions.weight().saturating_sub(now) + weight.min(self.weighter.most) <= self.bytes
     }
 }
 
@@ -164,19 +180,21 @@ impl StateCache {
     /// The furthest settled state on a line, and what of the line is left after it.
     pub(crate) fn nearest(&self, line: &[Interval]) -> Option<(PointState, Vec<Interval>)> {
         for (i, interval) in line.iter().enumerate().rev() {
-            let Some(session) = self.whole.sessions.get(&interval.num) else { continue };
-            let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
-            let on_line = points.iter().filter(|entry| {
-                let Place { segment, seq, .. } = entry.place;
-                entry.settled && segment == interval.segment && seq >= interval.from && seq <= interval.to
-            });
-            if let Some(entry) = on_line.max_by_key(|entry| entry.place.seq) {
+            if let Some((state, after)) = self.whole.last_settled(interval) {
                 let mut rest = line[i..].to_vec();
-                rest[0].from = entry.place.seq + 1;
-                return Some((entry.state.clone(), rest));
+                rest[0] = after;
+                return Some((state, rest));
             }
         }
         None
+    }
+
+    /// A settled state that lies shortly before a place, and what is between them. Nothing if the state at that very place is
+    /// here.
+    pub(crate) fn shortly_before(&self, place: Place) -> Option<(PointState, Interval)> {
+        let Place { num, segment, seq } = place;
+        let lately = Interval { num, segment, from: seq.saturating_sub(SHORTLY), to: seq };
+        self.whole.last_settled(&lately).filter(|(_, missed)| missed.from <= seq)
     }
 
     /// Keeps a state that somebody wants to read.
@@ -186,7 +204,7 @@ impl StateCache {
 
     /// Keeps a state that was added up only to write after it: whole if no other has to go for it.
     pub(crate) fn put_to_write(&self, place: Place, settled: bool, state: PointState) {
-        if self.whole.has_room_for(state.weight()) {
+        if self.whole.has_room_for(place.num, state.weight()) {
             self.whole.put(place, settled, state);
         } else {
             self.put_bare(place, settled, state);
@@ -212,17 +230,38 @@ impl StateCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SessionId;
     use crate::message::Message;
-    use crate::{SessionId, store::Limits};
+
+    /// A state that weighs so many bytes and a little more.
+    fn heavy(bytes: u64) -> PointState {
+        let mut state = PointState::empty(SessionId::new("s").unwrap());
+        while state.weight() < bytes {
+            state.messages.push(Message::user("x".repeat(1024)));
+        }
+        state
+    }
+
+    #[test]
+    fn a_conversation_makes_room_for_itself() {
+        let cache = StateCache::new(1 << 20);
+        // Seven eighths of that are for whole states, and a session counts a quarter of them at most.
+        for num in 1..=4 {
+            for seq in 1..20 {
+                let place = Place { num, segment: 1, seq };
+                cache.put_to_write(place, true, heavy(200 << 10));
+                assert!(cache.get(place).is_some(), "session {num} was not kept whole at {seq}");
+            }
+        }
+        let place = Place { num: 5, segment: 1, seq: 1 };
+        cache.put_to_write(place, true, heavy(200 << 10));
+        assert!(cache.get(place).is_none() && cache.get_bare(place).is_some(), "another had to go for it");
+    }
 
     #[test]
     fn a_conversation_heavier_than_the_cache_is_kept_all_the_same() {
         let cache = StateCache::new(1 << 16);
-        let mut state = PointState::empty(SessionId::new("s").unwrap());
-        for _ in 0..100 {
-            state.messages.push(Message::user("x".repeat(Limits::default().custom / 256)));
-        }
-        assert!(state.weight() > 1 << 16);
+        let state = heavy(400 << 10);
         let place = Place { num: 1, segment: 1, seq: 1 };
         for seq in 1..20 {
             cache.put(Place { seq, ..place }, true, state.clone());

@@ -1,5 +1,6 @@
 //! From records to state: the one place where a line is added up.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,11 +9,13 @@ use super::body::{ArtifactBody, Body, FoldBody, FoldCustom, ViewBody, decode};
 use super::gather::Gather;
 use super::line::Interval;
 use super::tables::{Read, RecordMeta};
+use super::walk::walk;
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::patch::Patch;
 use crate::state::{PointState, StateArtifact};
+use crate::turn::RecordKind;
 use crate::{Error, Point, Result, SessionId};
 
 /// A state being added up.
@@ -167,6 +170,29 @@ pub(crate) fn fold(read: &dyn Read, tree: u64, base: PointState, line: &[Interva
         seen.insert(digest, artifact.clone());
         Ok(artifact)
     })
+}
+
+/// Adds a stretch to a state that lies right before it, in passing. Nothing where that would take long: where there is more to
+/// read than a batch, or an artifact. Nor where the stretch ends inside a turn, which may turn out void.
+pub(crate) fn fold_shortly(read: &dyn Read, base: PointState, stretch: Interval) -> Result<Option<PointState>> {
+    let long = Cell::new(false);
+    let give_up = || {
+        long.set(true);
+        Error::internal("too much was written to be added up in passing")
+    };
+    let added = walk(read, &[stretch], &mut |_| Err(give_up())).and_then(|batch| {
+        let settled = |last: &RecordMeta| matches!(last.kind, RecordKind::End | RecordKind::Edit);
+        if !batch.last().is_some_and(|last| settled(last) && last.seq == stretch.to) {
+            return Err(give_up());
+        }
+        let mut fold = Fold::from(base);
+        batch.visit(&mut |meta, text| fold.apply(meta, text))?;
+        fold.finish(|_| Err(give_up()))
+    });
+    match added {
+        Err(_) if long.get() => Ok(None),
+        added => added.map(Some),
+    }
 }
 
 pub(crate) fn load_artifact(read: &dyn Read, tree: u64, digest: Digest) -> Result<Artifact> {

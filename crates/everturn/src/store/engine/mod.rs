@@ -51,7 +51,7 @@ pub(crate) use tables::*;
 #[cfg(feature = "sqlite")]
 pub(crate) use cache::CacheStats;
 use cache::StateCache;
-use fold::{fold, owned_by};
+use fold::{fold, fold_shortly, owned_by};
 use line::line;
 use prepare::{Draft, Needs};
 use queue::{News, Queues};
@@ -67,7 +67,7 @@ use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::Snapshot;
 use crate::state::{PointState, ScopedState, StateDelta};
 use crate::turn::{Changes, Record, RecordKind, RunningTurn, TurnRecord};
-use crate::{AppName, BranchName, Error, Result, SessionId, SnapshotId, TurnId, UserId};
+use crate::{AppName, BranchName, Error, ErrorKind, Result, SessionId, SnapshotId, TurnId, UserId};
 
 /// How much of an acknowledged write must be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -528,6 +528,17 @@ fn add_up(read: &dyn Read, cache: &StateCache, tree: u64, place: Place) -> Resul
         None => fold(read, tree, PointState::empty(owner.clone()), &whole)?,
     };
     Ok(owned_by(state, &owner))
+}
+
+/// The state that others left where a turn begins, if one that is at hand lies shortly before. A transaction that writes has
+/// just read what they wrote; having it read again, by a reader, would take as long as the rest of the turn.
+fn catch_up(read: &dyn Read, cache: &StateCache, place: Place) -> Result<Option<PointState>> {
+    let Some((state, missed)) = cache.shortly_before(place) else { return Ok(None) };
+    match fold_shortly(read, state, missed) {
+        // The turn does not depend on it. Whoever reads the state is told.
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+        caught_up => caught_up,
+    }
 }
 
 /// Implements [`Store`](super::Store) for a type that wraps an engine as its first field.

@@ -89,6 +89,10 @@ impl Batch {
         self.bodies.len() >= BATCH && self.settled == self.records.len()
     }
 
+    pub(super) fn last(&self) -> Option<&RecordMeta> {
+        self.records.last().map(|(meta, _)| meta)
+    }
+
     /// Unpacks all bodies, which can be done in any order and by anybody.
     pub(super) fn unpack(&mut self) -> Result<()> {
         // Text packs to about half.

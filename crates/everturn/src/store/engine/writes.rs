@@ -12,7 +12,7 @@ use super::rules::{Ctx, Step};
 use super::sessions::{self, NewSession};
 use super::tables::Place;
 use super::turns::{self, Written};
-use super::{Backend, Inner, Sync, edit};
+use super::{Backend, Inner, Sync, catch_up, edit};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::Json;
@@ -95,8 +95,21 @@ impl<B: Backend> Inner<B> {
         loop {
             let job = attempt.new.clone();
             let bytes = job.prepared.as_ref().map_or(0, |prepared| prepared.size());
-            match self.write_record(Sync::Lazy, bytes, move |ctx| begin::begin(ctx, &job)).await? {
+            let cache = self.cache.clone();
+            let begin = move |ctx: &mut Ctx<'_>| {
+                let step = begin::begin(ctx, &job)?;
+                let caught_up = match &step {
+                    Step::Done(Written { record: Some((from, _)), .. }) => catch_up(ctx.tx, &cache, *from)?,
+                    _ => None,
+                };
+                Ok((step, caught_up))
+            };
+            let (step, caught_up) = self.write_record(Sync::Lazy, bytes, begin).await?;
+            match step {
                 Step::Done(written) => {
+                    if let (Some(state), Some((from, _))) = (caught_up, &written.record) {
+                        self.cache.put(*from, true, state);
+                    }
                     self.remember(&written, attempt.new.prepared.as_deref());
                     if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
                         self.standing.begun(begun.turn, &begun.session, *from, meta.place());
