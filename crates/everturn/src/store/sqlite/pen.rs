@@ -387,7 +387,9 @@ impl Pen {
                 Moving::Most
             }
             Moving::Most => {
-                if let Some(Err(error)) = self.conn.as_ref().map(move_log) {
+                // While no other process adds to it, or it would never be moved whole and begin anew.
+                let moved = self.lock.hold().and_then(|_held| self.conn.as_ref().map_or(Ok(()), move_log));
+                if let Err(error) = moved {
                     self.circumstances.note(&error);
                 }
                 Moving::At(log + WAL_SOFT)
