@@ -2,9 +2,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use everturn::store::{
-    At, BeginTurn, Commit, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, StepTurn, Store as _,
-    StoreExt as _,
+    At, BeginTurn, Busy, Commit, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, StepTurn,
+    Store as _, StoreExt as _,
 };
 use everturn::{Artifact, Begun, Changes, EndStatus, Event, Input, Message, Outcome, Part, PointState, SessionKey};
 use support::{Rng, invocation, json, key};
@@ -71,6 +73,26 @@ async fn what_others_wrote_is_not_read_twice() {
     }
 }
 
+/// Whoever waits looks again soon at first, however rarely it looks for news otherwise.
+#[tokio::test]
+async fn a_branch_that_another_process_frees_is_taken_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let rarely = Duration::from_secs(3600);
+    let open = || SqliteOptions::new(dir.path().join("s.db")).poll(rarely).open().unwrap();
+    let (ours, theirs, key) = (open(), open(), key("u", "s"));
+    ours.create(CreateSession::at(key.clone())).await.unwrap();
+    let held = begin(&theirs, &key, "theirs").await;
+    let waiting = tokio::spawn(async move {
+        let mut begin = BeginTurn::new(Start::Session(key), invocation("i"), Input::text("ours"));
+        begin.busy = Busy::Wait(Duration::MAX);
+        ours.begin(begin).await.unwrap().begun().unwrap()
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    theirs.end(EndTurn::completed(held.fence, said("done"))).await.unwrap();
+    let waited = tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("it waits to look again");
+    assert_eq!(waited.unwrap().turn_index, held.turn_index + 1);
+}
+
 #[tokio::test]
 async fn whatever_others_wrote_reads_as_it_does_to_a_stranger() {
     for seed in 0..4 {
@@ -116,4 +138,33 @@ async fn whatever_others_wrote_reads_as_it_does_to_a_stranger() {
         let verified = stores[0].verify(everturn::store::VerifyScope::All).await.unwrap();
         assert!(verified.damage.is_none(), "{:?}", verified.damage);
     }
+}
+
+/// A log that is moved into the file while others add to it is never moved whole, and grows until somebody has to wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_log_begins_anew_however_many_write() {
+    const WRITERS: usize = 4;
+    const TURNS: usize = 500;
+    let dir = tempfile::tempdir().unwrap();
+    let mut writing = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let (store, key) = (open(&dir), key("u", &format!("s{writer}")));
+        store.create(CreateSession::at(key.clone())).await.unwrap();
+        writing.spawn(async move {
+            let mut rng = Rng::new(writer as u64);
+            let text = noise(&mut rng);
+            let mut log = 0;
+            for turn in 0..TURNS {
+                let begun = begin(&store, &key, "next").await;
+                let from = turn * 97 % 60_000;
+                let changes = said(&text[from..from + 16_000]);
+                store.end(EndTurn::completed(begun.fence, changes)).await.unwrap();
+                log = log.max(store.stats().log_bytes);
+            }
+            log
+        });
+    }
+    let log = writing.join_all().await.into_iter().max().unwrap();
+    // All of it is some 40 MiB. It is moved at 4, and again at 4 more where two were at it.
+    assert!(log < 16 << 20, "the log grew to {log} bytes");
 }

@@ -21,7 +21,7 @@ use crate::{BranchName, Error, Point, Result, TurnId};
 pub(crate) struct NewTurn {
     pub(crate) turn: BeginTurn,
     pub(crate) payload: Digest,
-    pub(crate) create: Option<NewSession>,
+    pub(crate) create: Option<Arc<NewSession>>,
     pub(crate) prepared: Option<Arc<Prepared>>,
 }
 

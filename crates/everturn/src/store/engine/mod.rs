@@ -407,9 +407,13 @@ impl<B: Backend> Inner<B> {
     /// The state a record is to follow. Its messages may be left out where making the record does not take them.
     async fn base_at(&self, place: Place, needs: Needs) -> Result<PointState> {
         let bare = || self.cache.get_bare(place).filter(|_| needs == Needs::Rest);
-        if let Some(state) = self.cache.get(place).or_else(bare) {
-            return Ok(state);
+        match self.cache.get(place).or_else(bare) {
+            Some(state) => Ok(state),
+            None => Box::pin(self.base_from_disk(place)).await,
         }
+    }
+
+    async fn base_from_disk(&self, place: Place) -> Result<PointState> {
         let cache = self.cache.clone();
         self.backend
             .read(move |read, _| {

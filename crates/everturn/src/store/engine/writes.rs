@@ -1,13 +1,15 @@
 //! The turns' side of an engine: requests are made ready here, written, and their states kept at hand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::begin::{self, NewTurn};
 use super::body::{BeginBody, EndBody, put_varint};
 use super::fold::Fold;
 use super::prepare::{Draft, Needs, Prepared};
+use super::queue::Front;
 use super::rules::{Ctx, Step};
 use super::sessions::{self, NewSession};
 use super::tables::Place;
@@ -16,13 +18,35 @@ use super::{Backend, Inner, Sync, catch_up, edit};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::Json;
+use crate::session::SessionKey;
 use crate::state::PointState;
 use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Limits, Start, StepTurn, TurnRef};
 use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Outcome, Receipt, RecordKind};
 use crate::{BranchName, Error, ErrorKind, FinishReason, Point, Result, SessionId, TurnId, TurnKey};
 
+/// How soon a branch that another process holds is looked at again.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
 impl<B: Backend> Inner<B> {
-    pub(crate) async fn begin(&self, mut turn: BeginTurn) -> Result<Begin> {
+    pub(crate) async fn begin(&self, turn: BeginTurn) -> Result<Begin> {
+        let (mut attempt, queue) = self.attempt(turn)?;
+        let Some(queue) = queue else { return self.try_begin(&mut attempt).await };
+        // Whatever waits is boxed: few have to, and the others need not carry it along.
+        let _front = match self.queues.try_enter(&queue.place) {
+            Some(front) => front,
+            None => Box::pin(self.stand_in(&queue)).await?,
+        };
+        match self.try_begin(&mut attempt).await {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                Box::pin(self.begin_when_free(&mut attempt, &queue, error)).await
+            }
+            done => done,
+        }
+    }
+
+    /// Makes a turn ready, and says in which queue it stands if it waits for its branch.
+    fn attempt(&self, mut turn: BeginTurn) -> Result<(Attempt, Option<Queue>)> {
         // Only a key is compared with what it stood for before.
         let payload = if turn.key.is_some() { payload(&turn)? } else { Digest::ABSENT };
         let mut create = None;
@@ -30,55 +54,54 @@ impl<B: Backend> Inner<B> {
             let derived = turn.key.as_ref().map(|key| derived_id(session, key)).transpose()?;
             let new = self.new_session((**session).clone(), derived)?;
             turn.start = Start::OpenOrCreate(Box::new(new.session.clone()));
-            create = Some(new);
+            create = Some(Arc::new(new));
         }
-        let queue = match (&turn.start, turn.busy) {
-            (Start::Session(key), Busy::Wait(limit)) => Some((key.clone(), limit)),
-            (Start::OpenOrCreate(_), Busy::Wait(limit)) => create.as_ref().map(|new| (new.key.clone(), limit)),
+        let key = match (&turn.start, &create) {
+            (Start::Session(key), _) => Some(key.clone()),
+            (Start::OpenOrCreate(_), Some(new)) => Some(new.key.clone()),
             _ => None,
         };
-        let branch = turn.branch.clone().unwrap_or_default();
-        let mut attempt = Attempt::prepare(turn, payload, create, &self.config.limits)?;
-        let Some((key, limit)) = queue else { return self.try_begin(&mut attempt).await };
-        let place = (key, branch);
-        let deadline = tokio::time::Instant::now() + limit;
-        let waited = |error: Option<Error>| {
-            error.unwrap_or_else(|| {
-                Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"))
-            })
+        let queue = match (key, turn.busy) {
+            (Some(key), Busy::Wait(limit)) => {
+                Some(Queue { place: (key, turn.branch.clone().unwrap_or_default()), limit, since: Instant::now() })
+            }
+            _ => None,
         };
-        let _front = match self.queues.try_enter(&place) {
-            Some(front) => front,
-            None => match tokio::time::timeout_at(deadline, self.queues.enter(place.clone())).await {
-                Ok(front) => front,
-                Err(_) => return Err(waited(None)),
-            },
-        };
-        let mut news = None;
+        Ok((Attempt::prepare(turn, payload, create, &self.config.limits)?, queue))
+    }
+
+    /// Waits for those in this process who came before.
+    async fn stand_in(&self, queue: &Queue) -> Result<Front<(SessionKey, BranchName)>> {
+        let front = self.queues.enter(queue.place.clone());
+        tokio::time::timeout_at(queue.deadline(), front).await.map_err(|_| {
+            let limit = queue.limit;
+            Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"))
+        })
+    }
+
+    /// Tries again whenever something was written to the session, and every now and then, because other processes write
+    /// too. The branch was busy, as the error says.
+    async fn begin_when_free(&self, attempt: &mut Attempt, queue: &Queue, mut error: Error) -> Result<Begin> {
+        if Instant::now() >= queue.deadline() {
+            return Err(error);
+        }
+        let key = queue.place.0.clone();
+        let row = self.backend.read(move |read, _| read.find_session(&key)).await?;
+        let news = self.news.of(row.map_or(0, |row| row.num));
         loop {
             // Told from before the attempt on, so that an end in between is not missed.
-            let told = news.as_ref().map(|news: &Arc<Notify>| {
-                let mut told = Box::pin(news.clone().notified_owned());
-                told.as_mut().enable();
-                told
-            });
-            match self.try_begin(&mut attempt).await {
-                Err(error) if error.kind() == ErrorKind::Busy => {
-                    let now = tokio::time::Instant::now();
-                    if now >= deadline {
-                        return Err(waited(Some(error)));
-                    }
-                    let Some(told) = told else {
-                        let key = place.0.clone();
-                        let row = self.backend.read(move |read, _| read.find_session(&key)).await?;
-                        news = Some(self.news.of(row.map_or(0, |row| row.num)));
-                        continue;
-                    };
-                    let until = deadline.min(now + self.config.poll);
-                    let _ = tokio::time::timeout_at(until, told).await;
-                }
+            let mut told = Box::pin(news.clone().notified_owned());
+            told.as_mut().enable();
+            match self.try_begin(attempt).await {
+                Err(again) if again.kind() == ErrorKind::Busy => error = again,
                 done => return done,
             }
+            let now = Instant::now();
+            if now >= queue.deadline() {
+                return Err(error);
+            }
+            let until = queue.deadline().min(now + queue.pause(now, self.config.poll));
+            let _ = tokio::time::timeout_at(until, told).await;
         }
     }
 
@@ -92,7 +115,7 @@ impl<B: Backend> Inner<B> {
                 _ => attempt.new = Arc::new(NewTurn { create: None, ..(*attempt.new).clone() }),
             }
         }
-        loop {
+        let answer = loop {
             let job = attempt.new.clone();
             let bytes = job.prepared.as_ref().map_or(0, |prepared| prepared.size());
             let cache = self.cache.clone();
@@ -104,37 +127,37 @@ impl<B: Backend> Inner<B> {
                 };
                 Ok((step, caught_up))
             };
-            let (step, caught_up) = self.write_record(Sync::Lazy, bytes, begin).await?;
-            match step {
-                Step::Done(written) => {
-                    if let (Some(state), Some((from, _))) = (caught_up, &written.record) {
-                        self.cache.put(*from, true, state);
-                    }
-                    self.remember(&written, attempt.new.prepared.as_deref());
-                    if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
-                        self.standing.begun(begun.turn, &begun.session, *from, meta.place());
-                    }
-                    self.news.tell(written.session);
-                    if matches!(written.answer, Begin::Ended(_)) {
-                        // Whoever ended it may still be waiting for the disk.
-                        self.backend.settled().await?;
-                    }
-                    return Ok(written.answer);
-                }
-                Step::Rebase(place) => {
-                    let draft = attempt.draft.as_ref();
-                    let draft = draft.ok_or_else(|| Error::internal("a begin that follows anything was to follow"))?;
-                    let prepared =
-                        draft.prepare(Some(&self.base_at(place, draft.needs()).await?), &self.config.limits)?;
-                    let prepared = Some(Arc::new(prepared));
-                    attempt.new = Arc::new(NewTurn { prepared, ..(*attempt.new).clone() });
-                }
-            }
+            let place = match self.write_record(Sync::Lazy, bytes, begin).await? {
+                (Step::Done(written), caught_up) => break self.begun(written, caught_up, attempt),
+                (Step::Rebase(place), _) => place,
+            };
+            let draft = attempt.draft.as_ref();
+            let draft = draft.ok_or_else(|| Error::internal("a begin that follows anything was to follow"))?;
+            let prepared = draft.prepare(Some(&self.base_at(place, draft.needs()).await?), &self.config.limits)?;
+            attempt.new = Arc::new(NewTurn { prepared: Some(Arc::new(prepared)), ..(*attempt.new).clone() });
+        };
+        if matches!(answer, Begin::Ended(_)) {
+            // Whoever ended it may still be waiting for the disk.
+            self.backend.settled().await?;
         }
+        Ok(answer)
+    }
+
+    /// Keeps at hand what a begin has brought about, and tells of it.
+    fn begun(&self, written: Written<Begin>, caught_up: Option<PointState>, attempt: &Attempt) -> Begin {
+        if let (Some(state), Some((from, _))) = (caught_up, &written.record) {
+            self.cache.put(*from, true, state);
+        }
+        self.remember(&written, attempt.new.prepared.as_deref());
+        if let (Begin::Begun(begun), Some((from, meta))) = (&written.answer, &written.record) {
+            self.standing.begun(begun.turn, &begun.session, *from, meta.place());
+        }
+        self.news.tell(written.session);
+        written.answer
     }
 
     pub(crate) async fn step(&self, mut step: StepTurn) -> Result<Receipt> {
-        let draft = Draft::of(std::mem::take(&mut step.changes));
+        let draft = Box::new(Draft::of(std::mem::take(&mut step.changes)));
         let turn = step.fence.turn;
         let base = self.standing.of(turn);
         let step = Arc::new(step);
@@ -146,12 +169,12 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn end(&self, mut end: EndTurn) -> Result<Receipt> {
-        let draft = Draft {
+        let draft = Box::new(Draft {
             changes: std::mem::take(&mut end.changes),
             state: std::mem::take(&mut end.scopes),
             end: Some(EndBody { status: end.status.into(), outcome: strip(end.outcome.clone())? }),
             ..Draft::default()
-        };
+        });
         let turn = end.fence.turn;
         let base = self.standing.of(turn);
         let end = Arc::new(end);
@@ -161,15 +184,15 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn commit(&self, commit: Commit) -> Result<Receipt> {
-        let draft =
-            Draft { changes: commit.changes.clone(), invocation: commit.invocation.clone(), ..Draft::default() };
+        let (changes, invocation) = (commit.changes.clone(), commit.invocation.clone());
+        let draft = Box::new(Draft { changes, invocation, ..Draft::default() });
         let commit = Arc::new(commit);
         let written = self.write_after(draft, None, move |ctx, prepared| edit::commit(ctx, &commit, prepared)).await?;
         Ok(written.answer)
     }
 
     /// Prepares a record for the state it follows, and again if it turns out to follow another one.
-    async fn write_after<T, F>(&self, draft: Draft, mut base: Option<Place>, rule: F) -> Result<Written<T>>
+    async fn write_after<T, F>(&self, draft: Box<Draft>, mut base: Option<Place>, rule: F) -> Result<Written<T>>
     where
         T: Send + 'static,
         F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
@@ -270,18 +293,38 @@ impl<B: Backend> Inner<B> {
     }
 }
 
+/// The queue a turn stands in until its branch is free.
+struct Queue {
+    place: (SessionKey, BranchName),
+    since: Instant,
+    limit: Duration,
+}
+
+impl Queue {
+    fn deadline(&self) -> Instant {
+        // Whoever waits for ever may say so.
+        self.since.checked_add(self.limit).unwrap_or(self.since + FOR_EVER)
+    }
+
+    /// How long to wait before looking again whether another process has left the branch: a part of what was waited already.
+    /// So a short turn is followed soon, and a long one is not asked about all the time.
+    fn pause(&self, now: Instant, most: Duration) -> Duration {
+        (now.duration_since(self.since) / 4).max(SHORTEST_PAUSE).min(most)
+    }
+}
+
 /// A turn about to begin, for as often as it is tried.
 struct Attempt {
     new: Arc<NewTurn>,
     /// Its record, where that depends on the state it follows and so must be made for it.
-    draft: Option<Draft>,
+    draft: Option<Box<Draft>>,
 }
 
 impl Attempt {
-    fn prepare(mut turn: BeginTurn, payload: Digest, create: Option<NewSession>, limits: &Limits) -> Result<Self> {
+    fn prepare(mut turn: BeginTurn, payload: Digest, create: Option<Arc<NewSession>>, limits: &Limits) -> Result<Self> {
         let draft = begin_draft(&mut turn);
         let (prepared, draft) = match draft.needs() {
-            Needs::Rest | Needs::Messages => (None, Some(draft)),
+            Needs::Rest | Needs::Messages => (None, Some(Box::new(draft))),
             Needs::Nothing => (Some(Arc::new(draft.into_prepared(None, limits)?)), None),
         };
         Ok(Self { new: Arc::new(NewTurn { turn, payload, create, prepared }), draft })

@@ -132,7 +132,7 @@ impl SqliteOptions {
         self
     }
 
-    /// How often changes by other processes are looked for.
+    /// How often changes by other processes are looked for. Whoever waits for a branch looks sooner at first.
     #[must_use]
     pub fn poll(mut self, poll: Duration) -> Self {
         self.config.poll = poll;
