@@ -20,6 +20,10 @@ pub(super) const WAL_SOFT: u64 = 4 << 20;
 /// At this size the writer stops and moves it itself, so that it stays bounded whatever readers do.
 pub(super) const WAL_HARD: u64 = 64 << 20;
 
+/// How often the background goes over it: what was added during one go is for the next, and each is much shorter than the one
+/// before.
+const GOES: usize = 2;
+
 /// Wakes the thread that does it.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpointer {
@@ -50,7 +54,7 @@ impl Checkpointer {
                 if conn.is_none() {
                     conn = file.connect(Access::Write).ok();
                 }
-                if let Some(error) = conn.as_ref().and_then(|conn| move_log(conn).err()) {
+                if let Some(error) = conn.as_ref().and_then(|conn| move_most(conn, &file).err()) {
                     circumstances.note(&error);
                     conn = None;
                 }
@@ -75,6 +79,16 @@ impl Checkpointer {
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
+}
+
+/// Moves the log into the file until little is left of it, and has that on disk.
+fn move_most(conn: &Connection, file: &StoreFile) -> Result<()> {
+    for _ in 0..GOES {
+        move_log(conn)?;
+        // Or whoever moves the rest would have to wait for all of it, and everybody for them.
+        file.sync()?;
+    }
+    Ok(())
 }
 
 /// Moves what it can of the log into the file. It waits for nobody and nobody waits for it.

@@ -1,17 +1,18 @@
 //! The store's file: finding it, checking it, opening connections to it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::log::{Log, SyncWith};
 use super::owner::open_private;
-use super::{Durability, failure};
+use super::{Durability, POISON, failure};
 use crate::{Error, Result};
 
 /// "EvTn": what marks a SQLite file as ours.
@@ -31,6 +32,8 @@ pub(super) struct StoreFile {
     vfs: Option<Vfs>,
     durability: Durability,
     journal: u64,
+    /// The file itself, open as long as any connection is: whoever holds this drops its connection first.
+    content: Arc<fs::File>,
 }
 
 /// A way to files other than the system's.
@@ -47,46 +50,65 @@ impl Drop for StoreFile {
     }
 }
 
-/// The files this process has open as stores, and how often.
+/// The files this process has open as stores.
 ///
-/// POSIX drops all locks a process holds on a file when it closes any descriptor of it, so a file that SQLite has open
-/// must not be opened by anybody else here.
-struct OpenFiles(MutexGuard<'static, BTreeMap<PathBuf, usize>>);
+/// POSIX drops all locks a process holds on a file when it closes any descriptor of it, so each file is opened once beside
+/// SQLite, and closed when its last store is gone.
+struct OpenFiles(MutexGuard<'static, BTreeMap<PathBuf, OpenFile>>);
 
-static OPEN_FILES: Mutex<BTreeMap<PathBuf, usize>> = Mutex::new(BTreeMap::new());
+struct OpenFile {
+    content: Arc<fs::File>,
+    stores: usize,
+}
+
+static OPEN_FILES: Mutex<BTreeMap<PathBuf, OpenFile>> = Mutex::new(BTreeMap::new());
 
 impl OpenFiles {
     fn lock() -> Self {
         Self(OPEN_FILES.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn holds(&self, path: &Path) -> bool {
-        self.0.contains_key(path)
-    }
-
-    fn add(mut self, path: &Path) {
-        *self.0.entry(path.to_owned()).or_default() += 1;
+    /// Opens a file for one more store, looking at it first if it is not open yet. Gives its one true path, and the file.
+    fn open(
+        &mut self,
+        path: &Path,
+        unusable: impl Fn(&str, &Path, io::Error) -> Error,
+    ) -> Result<(PathBuf, Arc<fs::File>)> {
+        let known = fs::canonicalize(path).ok().filter(|path| self.0.contains_key(path));
+        let (path, file) = match known {
+            Some(path) => (path, None),
+            None => create_and_check(path, unusable).map(|(path, file)| (path, Some(file)))?,
+        };
+        let open = match (self.0.entry(path.clone()), file) {
+            (Entry::Occupied(open), _) => open.into_mut(),
+            (Entry::Vacant(free), Some(file)) => free.insert(OpenFile { content: Arc::new(file), stores: 0 }),
+            (Entry::Vacant(_), None) => {
+                return Err(Error::internal("a store's file was closed while it was looked for"));
+            }
+        };
+        open.stores += 1;
+        Ok((path, open.content.clone()))
     }
 
     fn remove(mut self, path: &Path) {
-        if let Some(count) = self.0.get_mut(path) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(open) = self.0.get_mut(path) {
+            open.stores -= 1;
+            if open.stores == 0 {
                 self.0.remove(path);
             }
         }
     }
 }
 
-/// Makes sure that the file is there, readable by its owner only, and ours. Gives its one true path.
-fn create_and_check(path: &Path, unusable: impl Fn(&str, &Path, io::Error) -> Error) -> Result<PathBuf> {
+/// Makes sure that the file is there, readable by its owner only, and ours. Gives its one true path, and the file.
+fn create_and_check(path: &Path, unusable: impl Fn(&str, &Path, io::Error) -> Error) -> Result<(PathBuf, fs::File)> {
     let mut file = open_private(path).map_err(|e| unusable("open the store", path, e))?;
     if !file.metadata().map_err(|e| unusable("read the store", path, e))?.is_file() {
         return Err(Error::invalid(format!("{} is not a file: name the file to keep sessions in", path.display())));
     }
     check_header(path, &mut file)?;
     // SQLite must see the same path however it was written, or two handles would lock two files.
-    fs::canonicalize(path).map_err(|e| unusable("resolve", path, e))
+    Ok((fs::canonicalize(path).map_err(|e| unusable("resolve", path, e))?, file))
 }
 
 /// A lock that processes take turns by; SQLite's own busy handler lets some of them starve.
@@ -138,15 +160,17 @@ impl StoreFile {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             create_private_dir(directory).map_err(|e| unusable("create the directory", directory, e))?;
         }
-        let open = OpenFiles::lock();
-        let known = fs::canonicalize(&path).ok().filter(|path| open.holds(path));
-        let path = match known {
-            // Opening and closing it once more would drop the locks that SQLite holds for this process.
-            Some(path) => path,
-            None => create_and_check(&path, unusable)?,
-        };
-        open.add(&path);
-        Ok(Self { path, vfs, durability, journal })
+        let (path, content) = OpenFiles::lock().open(&path, unusable)?;
+        Ok(Self { path, vfs, durability, journal, content })
+    }
+
+    /// Waits until what was written to the file itself is on disk. Whoever brings their own files sees to it themselves.
+    pub(super) fn sync(&self) -> Result<()> {
+        if self.vfs.is_some() {
+            return Ok(());
+        }
+        let synced = self.content.sync_data();
+        synced.map_err(|e| Error::unavailable(format!("{POISON} while the store was to sync its file")).with_source(e))
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -27,13 +27,14 @@ use super::{Circumstances, Durability, failure};
 use crate::{Error, Result};
 
 pub(super) struct Pen {
+    /// Closed before the file is.
+    conn: Option<Connection>,
     file: Arc<StoreFile>,
     circumstances: Arc<Circumstances>,
     /// Waits for the disk; nobody does where SQLite syncs by itself, or nothing is synced at all.
     syncer: Option<Arc<Syncer>>,
     checkpointer: Checkpointer,
     lock: Arc<TurnLock>,
-    conn: Option<Connection>,
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
@@ -107,12 +108,12 @@ impl Pen {
         counters: Arc<Counters>,
     ) -> Result<Self> {
         let mut pen = Self {
+            conn: None,
             file,
             circumstances,
             syncer,
             checkpointer,
             lock: Arc::new(lock),
-            conn: None,
             full_sync: None,
             log_pages: Arc::default(),
             counters,
