@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::file::{APPLICATION_ID, StoreFile, foreign};
 use super::owner::open_private;
-use super::{SqliteStore, failure};
+use super::{Durability, SqliteStore, failure};
 use crate::{Error, ErrorKind, Result};
 
 /// How long is waited for whoever holds the file at the moment.
@@ -46,6 +46,11 @@ impl SqliteStore {
         if to.try_exists().unwrap_or(false) {
             return Err(taken());
         }
+        if !from.try_exists().unwrap_or(false) {
+            return Err(Error::not_found(format!("there is no store at {}: check the path", from.display())));
+        }
+        // As long as the copy takes, the file is not closed beside it: that would drop the locks that keep it whole.
+        let _open = StoreFile::prepare(from, None, Durability::PowerSafe, 1)?;
         let source = open_source(from)?;
         let unusable = |e: std::io::Error| {
             Error::unavailable(format!("cannot write {}: check the path and its permissions", to.display()))
@@ -70,12 +75,8 @@ impl SqliteStore {
     }
 }
 
-/// The store's file, which must exist. It may be open in this process, so nobody but SQLite may open it.
+/// A connection to the store's file.
 fn open_source(path: &Path) -> Result<Connection> {
-    if !path.try_exists().unwrap_or(false) {
-        let text = format!("there is no store at {}: check the path", path.display());
-        return Err(Error::not_found(text));
-    }
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let source = Connection::open_with_flags(path, flags).map_err(|e| failure(e, "open"))?;
     source.busy_timeout(PATIENCE).map_err(|e| failure(e, "open"))?;

@@ -91,7 +91,7 @@ fn move_most(conn: &Connection, file: &StoreFile) -> Result<()> {
     Ok(())
 }
 
-/// Moves what it can of the log into the file. It waits for nobody and nobody waits for it.
+/// Moves what it can of the log into the file. It waits for nobody.
 pub(super) fn move_log(conn: &Connection) -> Result<()> {
     conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(|error| {
         let error = failure(error, "checkpoint");

@@ -33,7 +33,7 @@ pub(super) struct StoreFile {
     durability: Durability,
     journal: u64,
     /// The file itself, open as long as any connection is: whoever holds this drops its connection first.
-    content: Arc<fs::File>,
+    content: Option<Arc<fs::File>>,
 }
 
 /// A way to files other than the system's.
@@ -46,7 +46,11 @@ pub(super) struct Vfs {
 
 impl Drop for StoreFile {
     fn drop(&mut self) {
-        OpenFiles::lock().remove(&self.path);
+        let mut open = OpenFiles::lock();
+        // Closed while nobody can open it: closing drops all locks this process has on the file, and those of whoever
+        // opened it meanwhile would go with them.
+        self.content = None;
+        open.remove(&self.path);
     }
 }
 
@@ -90,7 +94,7 @@ impl OpenFiles {
         Ok((path, open.content.clone()))
     }
 
-    fn remove(mut self, path: &Path) {
+    fn remove(&mut self, path: &Path) {
         if let Some(open) = self.0.get_mut(path) {
             open.stores -= 1;
             if open.stores == 0 {
@@ -161,15 +165,13 @@ impl StoreFile {
             create_private_dir(directory).map_err(|e| unusable("create the directory", directory, e))?;
         }
         let (path, content) = OpenFiles::lock().open(&path, unusable)?;
-        Ok(Self { path, vfs, durability, journal, content })
+        Ok(Self { path, vfs, durability, journal, content: Some(content) })
     }
 
     /// Waits until what was written to the file itself is on disk. Whoever brings their own files sees to it themselves.
     pub(super) fn sync(&self) -> Result<()> {
-        if self.vfs.is_some() {
-            return Ok(());
-        }
-        let synced = self.content.sync_data();
+        let Some(content) = self.content.as_ref().filter(|_| self.vfs.is_none()) else { return Ok(()) };
+        let synced = content.sync_data();
         synced.map_err(|e| Error::unavailable(format!("{POISON} while the store was to sync its file")).with_source(e))
     }
 
