@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use everturn::store::{
-    BeginTurn, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
+    At, BeginTurn, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
 };
 use everturn::{Begin, Changes, ErrorKind, Event, Input, InvocationId, Message, SessionKey, SessionRecord, TurnKey};
 use tokio::task::JoinHandle;
@@ -77,6 +77,36 @@ async fn an_end_is_told_nobody_before_it_is_on_disk() {
     let receipt = end.await.unwrap();
     assert_eq!(read.await.unwrap().head, receipt.point);
     assert!(matches!(repeated.await.unwrap(), Begin::Ended(_)));
+}
+
+/// A begin catches up with what others wrote, and may see an end that waits for the disk: what it starts from is told by nobody
+/// who did not wait as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_begins_after_an_unfinished_end_does_not_tell_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slow, disk) = store(dir.path());
+    let key = SessionKey::of("a", "u", "s").unwrap();
+    store.create(CreateSession::at(key.clone())).await.unwrap();
+    let first = store.begin(turn(&key, "1")).await.unwrap().begun().unwrap();
+    store.end(EndTurn::completed(first.fence, done())).await.unwrap();
+    let second = store.begin(turn(&key, "2")).await.unwrap().begun().unwrap();
+    *slow.lock().unwrap() = true;
+    let ending = store.clone();
+    let mut end = tokio::spawn(async move { ending.end(EndTurn::completed(second.fence, done())).await.unwrap() });
+    tokio::task::spawn_blocking(move || disk.began.recv().unwrap()).await.unwrap();
+
+    let third = store.begin(turn(&key, "3")).await.unwrap().begun().unwrap();
+    for point in [third.from, third.point] {
+        let read = timeout(SOON, store.state(At::Point(key.clone(), point))).await;
+        assert!(read.is_err(), "what is not on disk was read at {point}");
+    }
+    assert!(timeout(SOON, &mut end).await.is_err(), "the end was acknowledged too early");
+
+    *slow.lock().unwrap() = false;
+    disk.go_on.send(Ok(())).unwrap();
+    assert_eq!(end.await.unwrap().point, third.from);
+    let state = store.state(At::Point(key.clone(), third.point)).await.unwrap().unwrap();
+    assert_eq!(state.messages().len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,6 +114,11 @@ pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
     /// Waits until what rules have seen so far is as durable as it is said to be.
     fn settled(&self) -> impl Future<Output = Result<()>> + Send;
 
+    /// Whether all that rules have seen so far is as durable as it is said to be.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Makes sure that what was removed is gone from every file.
     fn scrub(&self) -> impl Future<Output = Result<()>> + Send;
 
@@ -393,15 +398,25 @@ impl<B: Backend> Inner<B> {
             return Ok(Some(owned_by(state, &key.id)));
         }
         let cache = self.cache.clone();
-        self.backend
+        let found = self
+            .backend
             .read(move |read, _| {
                 let Some((session, meta)) = read::locate(read, &at)? else { return Ok(None) };
                 let place = meta.place();
                 let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
-                let state = state_at(read, &cache, session.tree, place, settled)?;
-                Ok(Some(owned_by(state, &session.key.id)))
+                let state = match cache.get(place) {
+                    Some(state) => (state, None),
+                    None => (add_up(read, &cache, session.tree, place)?, Some((place, settled))),
+                };
+                Ok(Some((state, session.key.id)))
             })
-            .await
+            .await?;
+        let Some(((state, added_up), id)) = found else { return Ok(None) };
+        // Kept only now that what was read is on disk: what is at hand is told without waiting.
+        if let Some((place, settled)) = added_up {
+            self.cache.put(place, settled, state.clone());
+        }
+        Ok(Some(owned_by(state, &id)))
     }
 
     /// The state a record is to follow. Its messages may be left out where making the record does not take them.
@@ -415,17 +430,19 @@ impl<B: Backend> Inner<B> {
 
     async fn base_from_disk(&self, place: Place) -> Result<PointState> {
         let cache = self.cache.clone();
-        self.backend
+        let (state, settled) = self
+            .backend
             .read(move |read, _| {
                 let gone = || Error::not_found("the session is gone");
                 let meta = read.meta(place.num, place.seq)?.ok_or_else(gone)?;
                 let session = read.session(place.num)?.ok_or_else(gone)?;
                 let state = owned_by(add_up(read, &cache, session.tree, place)?, &session.key.id);
                 let settled = matches!(meta.kind, RecordKind::End | RecordKind::Edit);
-                cache.put_to_write(place, settled, state.clone());
-                Ok(state)
+                Ok((state, settled))
             })
-            .await
+            .await?;
+        self.cache.put_to_write(place, settled, state.clone());
+        Ok(state)
     }
 
     pub(crate) async fn events(&self, query: EventQuery) -> Result<Page<Event>> {
@@ -512,16 +529,6 @@ impl<B: Backend> Inner<B> {
     }
 }
 
-/// The state at a place: at hand, or added up from the nearest one that is.
-fn state_at(read: &dyn Read, cache: &StateCache, tree: u64, place: Place, settled: bool) -> Result<PointState> {
-    if let Some(state) = cache.get(place) {
-        return Ok(state);
-    }
-    let state = add_up(read, cache, tree, place)?;
-    cache.put(place, settled, state.clone());
-    Ok(state)
-}
-
 /// The state at a place that is not at hand, added up from the nearest one that is.
 fn add_up(read: &dyn Read, cache: &StateCache, tree: u64, place: Place) -> Result<PointState> {
     cache.missed();
@@ -539,8 +546,9 @@ fn add_up(read: &dyn Read, cache: &StateCache, tree: u64, place: Place) -> Resul
 fn catch_up(read: &dyn Read, cache: &StateCache, place: Place) -> Result<Option<PointState>> {
     let Some((state, missed)) = cache.shortly_before(place) else { return Ok(None) };
     match fold_shortly(read, state, missed) {
-        // The turn does not depend on it. Whoever reads the state is told.
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+        // The turn has begun and does not depend on it; whoever reads the state is told. Only what takes the transaction back
+        // must be an error here.
+        Err(error) if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Internal) => Ok(None),
         caught_up => caught_up,
     }
 }

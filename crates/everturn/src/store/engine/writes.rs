@@ -145,7 +145,10 @@ impl<B: Backend> Inner<B> {
 
     /// Keeps at hand what a begin has brought about, and tells of it.
     fn begun(&self, written: Written<Begin>, caught_up: Option<PointState>, attempt: &Attempt) -> Begin {
-        if let (Some(state), Some((from, _))) = (caught_up, &written.record) {
+        // What is at hand is told without waiting for the disk.
+        if let (Some(state), Some((from, _))) = (caught_up, &written.record)
+            && self.backend.is_settled()
+        {
             self.cache.put(*from, true, state);
         }
         self.remember(&written, attempt.new.prepared.as_deref());

@@ -340,6 +340,10 @@ impl Backend for Sqlite {
         self.circumstances.check_open()
     }
 
+    fn is_settled(&self) -> bool {
+        self.writer.is_settled()
+    }
+
     async fn scrub(&self) -> Result<()> {
         self.writer.scrub().await
     }

@@ -45,6 +45,11 @@ impl Tide {
         }
     }
 
+    /// Whether all that can be read now is on disk.
+    pub(super) fn is_settled(&self) -> bool {
+        *self.synced.borrow() >= self.committed.load(Ordering::Acquire)
+    }
+
     /// The number of a commit that is about to be made.
     pub(super) fn next(&self) -> u64 {
         self.committed.fetch_add(1, Ordering::AcqRel) + 1

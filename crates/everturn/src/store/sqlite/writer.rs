@@ -124,6 +124,11 @@ impl Writer {
         self.tide.settled().await;
     }
 
+    /// Whether all that can be read now is on disk, where it is to be.
+    pub(super) fn is_settled(&self) -> bool {
+        self.tide.is_settled()
+    }
+
     pub(super) fn stats(&self) -> SqliteStats {
         let log_bytes = self.log_pages.load(Ordering::Relaxed) * u64::from(PAGE_SIZE);
         SqliteStats { log_bytes, ..self.counters.read() }
