@@ -8,7 +8,9 @@ use everturn::store::{
     At, BeginTurn, Busy, Commit, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, StepTurn,
     Store as _, StoreExt as _,
 };
-use everturn::{Artifact, Begun, Changes, EndStatus, Event, Input, Message, Outcome, Part, PointState, SessionKey};
+use everturn::{
+    Artifact, Begun, Changes, EndStatus, Event, Input, Json, Message, Outcome, Part, PointState, SessionKey,
+};
 use support::{Rng, invocation, json, key};
 
 fn open(dir: &tempfile::TempDir) -> SqliteStore {
@@ -167,4 +169,28 @@ async fn the_log_begins_anew_however_many_write() {
     let log = writing.join_all().await.into_iter().max().unwrap();
     // All of it is some 40 MiB. It is moved at 4, and again at 4 more where two were at it.
     assert!(log < 16 << 20, "the log grew to {log} bytes");
+}
+
+/// A patch holds its values two levels deeper than the state: one of the deepest legal state could not be read again.
+#[tokio::test]
+async fn the_deepest_custom_state_that_is_taken_is_read_again() {
+    let (dir, key) = (tempfile::tempdir().unwrap(), SessionKey::of("a", "u", "s").unwrap());
+    let (store, other) = (open(&dir), open(&dir));
+    store.create(CreateSession::at(key.clone())).await.unwrap();
+    let text = "x".repeat(4000);
+    let holding = |deep: &str| format!("{{\"text\":\"{text}\",\"deep\":{deep}}}");
+    let nested = |depth: usize| holding(&("[".repeat(depth) + &"]".repeat(depth)));
+    let deepest = (100..200).map(nested).take_while(|state| Json::parse(state.as_str()).is_ok()).last();
+    let states = [holding("null"), deepest.unwrap()];
+    for state in &states {
+        let begun = begin(&store, &key, "go on").await;
+        let changes = said("done").custom(state.parse().unwrap());
+        store.end(EndTurn::completed(begun.fence, changes)).await.unwrap();
+    }
+    for store in [&store, &other, &open(&dir)] {
+        let begun = begin(store, &key, "and now").await;
+        let read = state(store, &key, &begun).await;
+        assert_eq!(read.custom().map(ToString::to_string), Some(states[1].clone()));
+        store.end(EndTurn::completed(begun.fence, said("done"))).await.unwrap();
+    }
 }

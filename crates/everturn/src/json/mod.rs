@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 pub(crate) use canonical::canonical_bytes;
-pub(crate) use node::{Node, member_near, quote};
+pub(crate) use node::{MAX_DEPTH, Node, member_near, quote};
 pub(crate) use scan::Scanner;
 
 use crate::{Error, Result};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{Error, Result};
 
 /// Deeper input is refused: it would overflow the stack of whoever walks it.
-pub(super) const MAX_DEPTH: usize = 128;
+pub(crate) const MAX_DEPTH: usize = 128;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Node {

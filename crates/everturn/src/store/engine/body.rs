@@ -357,6 +357,12 @@ pub(crate) fn decode_into<'b>(bytes: &[u8], text: &'b mut Vec<u8>) -> Result<&'b
     std::str::from_utf8(text).map_err(|e| damaged().with_source(e))
 }
 
+/// How long the text is that was packed; nothing if it is damaged.
+pub(crate) fn unpacked_len(bytes: &[u8]) -> Option<u64> {
+    let (how, mut rest) = bytes.split_first()?;
+    if *how == PLAIN { Some(rest.len() as u64) } else { take_varint(&mut rest) }
+}
+
 fn take_len(bytes: &mut &[u8]) -> Result<usize> {
     let len = take_varint(bytes).filter(|len| *len <= MAX_UNPACKED).ok_or_else(damaged)?;
     usize::try_from(len).map_err(|_| damaged())

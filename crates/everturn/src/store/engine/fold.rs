@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::beside::add_line;
-use super::body::{ArtifactBody, Body, FoldBody, FoldCustom, ViewBody, decode};
+use super::body::{ArtifactBody, Body, FoldBody, FoldCustom, ViewBody, decode, unpacked_len};
 use super::gather::Gather;
 use super::line::Interval;
 use super::tables::{Read, RecordMeta};
-use super::walk::walk;
+use super::walk::walk_while;
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
@@ -106,9 +106,8 @@ impl Fold {
             let custom = self.state.custom.take().unwrap_or_else(Json::null);
             let mut node = custom.node()?;
             for patch in &self.patches {
-                Patch::parse(patch)?
-                    .apply_node(&mut node)
-                    .map_err(|e| Error::corrupt("a stored patch of custom state does not apply").with_source(e))?;
+                let applied = Patch::parse(patch).and_then(|patch| patch.apply_node(&mut node));
+                applied.map_err(|e| Error::corrupt("a stored patch of custom state does not apply").with_source(e))?;
             }
             self.state.custom = Some(Json::trusted(node.print()));
         }
@@ -172,15 +171,24 @@ pub(crate) fn fold(read: &dyn Read, tree: u64, base: PointState, line: &[Interva
     })
 }
 
+/// Bytes that may be read, and unpacked, in passing: a few turns of words.
+const SHORT: u64 = 256 << 10;
+
 /// Adds a stretch to a state that lies right before it, in passing. Nothing where that would take long: where there is more to
-/// read than a batch, or an artifact. Nor where the stretch ends inside a turn, which may turn out void.
+/// read or unpack than [`SHORT`], or an artifact. Nor where the stretch ends inside a turn, which may turn out void.
 pub(crate) fn fold_shortly(read: &dyn Read, base: PointState, stretch: Interval) -> Result<Option<PointState>> {
     let long = Cell::new(false);
     let give_up = || {
         long.set(true);
         Error::internal("too much was written to be added up in passing")
     };
-    let added = walk(read, &[stretch], &mut |_| Err(give_up())).and_then(|batch| {
+    let mut left = SHORT;
+    let mut check = |body: &[u8]| {
+        let taken = unpacked_len(body).and_then(|unpacked| left.checked_sub(unpacked.max(body.len() as u64)));
+        left = taken.ok_or_else(give_up)?;
+        Ok(())
+    };
+    let added = walk_while(read, &[stretch], &mut check, &mut |_| Err(give_up())).and_then(|batch| {
         let settled = |last: &RecordMeta| matches!(last.kind, RecordKind::End | RecordKind::Edit);
         if !batch.last().is_some_and(|last| settled(last) && last.seq == stretch.to) {
             return Err(give_up());

@@ -11,7 +11,7 @@ use super::fold::artifact_digests_after;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, of_artifacts};
 use crate::event::Event;
-use crate::json::{Json, Node};
+use crate::json::{Json, MAX_DEPTH, Node};
 use crate::message::Message;
 use crate::patch::Patch;
 use crate::state::{PointState, Scope, StateDelta, Tip, refuse_prefixed, split_key};
@@ -322,7 +322,13 @@ fn short_patch(base: &PointState, value: &Json, nodes: Option<(Node, Node)>) -> 
     };
     let patch = Patch::between(&before, &after).to_string();
     let total = tip.patch_bytes + patch.len() as u64;
-    Ok((total < whole as u64).then(|| Json::trusted(patch)))
+    Ok((total < whole as u64 && is_readable(&patch)).then(|| Json::trusted(patch)))
+}
+
+/// Whether a patch is nested no deeper than JSON may be: its values lie two levels deeper than in the state.
+fn is_readable(patch: &str) -> bool {
+    let opened = patch.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    opened < MAX_DEPTH || Patch::parse(patch).is_ok()
 }
 
 type Puts = (Vec<PreparedPut>, Option<Digest>);

@@ -33,10 +33,21 @@ pub(super) fn walk(
     line: &[Interval],
     hand_over: &mut dyn FnMut(Batch) -> Result<()>,
 ) -> Result<Batch> {
+    walk_while(read, line, &mut |_| Ok(()), hand_over)
+}
+
+/// The same, after `check` was shown each packed body that is to be walked over.
+pub(super) fn walk_while(
+    read: &dyn Read,
+    line: &[Interval],
+    check: &mut dyn FnMut(&[u8]) -> Result<()>,
+    hand_over: &mut dyn FnMut(Batch) -> Result<()>,
+) -> Result<Batch> {
     let end = line.last().map(|stretch| (stretch.segment, stretch.to));
     let mut batch = Batch::default();
     let mut segment = None;
     read.scan_line(line, &mut |meta, body| {
+        check(body)?;
         if segment.replace(meta.segment) != Some(meta.segment) {
             batch.settle();
         }
