@@ -305,6 +305,24 @@ async fn cut_power(trace: &Trace, stride: usize) {
     assert!(tried > 5, "only {tried} cuts were tried: the trace is too short to test anything");
 }
 
+/// While a file is made, SQLite keeps what it takes to undo a first page that was written in part.
+#[test]
+fn a_store_opens_whose_making_was_cut_short() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let vfs = FaultVfs::register("making");
+    vfs.start_recording();
+    drop(open(&vfs, dir.path()).expect("it opens"));
+    let trace = vfs.trace();
+    for cut in 0..=trace.len() {
+        for seed in 0..8 {
+            let left = tempfile::tempdir().expect("there is room");
+            trace.crash_at(cut, Loss::Torn { seed }).write_into(left.path()).expect("there is room");
+            let opened = SqliteStore::open(left.path().join(FILE));
+            opened.unwrap_or_else(|e| panic!("cut {cut} of {}, seed {seed}: {e:?}", trace.len()));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_to_a_power_cut() {
     let dir = tempfile::tempdir().expect("there is room");

@@ -322,7 +322,9 @@ fn newer(path: &Path, format: i32) -> Error {
 fn check_header(path: &Path, file: &mut fs::File) -> Result<()> {
     let unreadable = |e: io::Error| Error::unavailable(format!("cannot read {}", path.display())).with_source(e);
     let size = file.metadata().map_err(unreadable)?.len();
-    if size == 0 {
+    let is_there = |suffix: &str| fs::metadata(StoreFile::beside(path, suffix)).is_ok_and(|meta| meta.len() > 0);
+    if size == 0 || is_there("-journal") {
+        // What was written in part when the file was made, SQLite takes back.
         return Ok(());
     }
     let mut header = [0u8; 100];
@@ -338,8 +340,7 @@ fn check_header(path: &Path, file: &mut fs::File) -> Result<()> {
         bytes.copy_from_slice(&header[at..at + 4]);
         u32::from_be_bytes(bytes)
     };
-    let wal = fs::metadata(StoreFile::beside(path, "-wal")).map_or(0, |meta| meta.len());
-    if wal > 0 {
+    if is_there("-wal") {
         // The log may hold a newer header; SQLite will read both.
         return Ok(());
     }
