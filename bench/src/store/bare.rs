@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     bench.run(async {
         let key = create(&store, "s").await?;
         turns(&store, &key, &mut talk, WARM_UP).await?;
-        let bytes = TurnBytes::of_store(&path, WARM_UP)?;
+        let bytes = TurnBytes::of_store(&path)?;
         progress(format!("a turn stores {bytes:?}"));
         let bare = BareWriter::start(&bench.path("bare-bare")?, Batch::One, bytes)?;
         for _ in 0..WARM_UP {

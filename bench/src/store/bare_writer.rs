@@ -40,9 +40,11 @@ pub(super) struct TurnBytes {
 }
 
 impl TurnBytes {
-    /// What a turn stores in a file of ours, tables and indexes together, shared out as bodies are.
-    pub(super) fn of_store(path: &Path, turns: usize) -> Result<Self> {
+    /// What a turn stores in a file of ours, tables and indexes together, shared out as bodies are. Of the turns that have come
+    /// to their tables: what waits in the journal is on its way there.
+    pub(super) fn of_store(path: &Path) -> Result<Self> {
         let conn = Connection::open(path)?;
+        let turns: i64 = conn.query_row("SELECT count(*) FROM record WHERE kind = 2", [], |row| row.get(0))?;
         let bodies = |kind: i64| -> rusqlite::Result<f64> {
             let sql = "SELECT coalesce(sum(length(body) + length(tip)), 0) FROM record WHERE kind = ?1";
             conn.query_row(sql, [kind], |row| row.get(0))

@@ -48,11 +48,15 @@ pub(super) fn bytes(path: &Path) -> Result<u64> {
     Ok(sum(dir)?)
 }
 
-/// The bytes SQLite keeps for us in tables and indexes, without what pages waste.
+/// The bytes SQLite keeps for us in tables and indexes, without what pages waste and without the journal, whose slots have one
+/// size, filled or not.
 pub(super) fn payload(path: &Path) -> Result<u64> {
     let conn = Connection::open(path)?;
-    let bytes: i64 =
-        conn.query_row("SELECT sum(payload) FROM dbstat WHERE name NOT LIKE 'sqlite_%'", [], |row| row.get(0))?;
+    let bytes: i64 = conn.query_row(
+        "SELECT sum(payload) FROM dbstat WHERE name NOT LIKE 'sqlite_%' AND name <> 'slot'",
+        [],
+        |row| row.get(0),
+    )?;
     Ok(bytes.unsigned_abs())
 }
 

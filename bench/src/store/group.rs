@@ -106,7 +106,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
     bench.run(async {
         let mut crowd = Crowd::gather(&store).await?;
         crowd.speak(&store, WARM_UP).await?;
-        let bytes = TurnBytes::of_store(&path, SESSIONS * WARM_UP)?;
+        let bytes = TurnBytes::of_store(&path)?;
         let bare = Arc::new(BareWriter::start(&bench.path("group-bare")?, Batch::All, bytes)?);
         speak_bare(&bare, bytes, WARM_UP).await?;
         let (key, mut talk) = (create(&store, "one").await?, Talk::seeded(8));
