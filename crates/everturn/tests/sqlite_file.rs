@@ -1,5 +1,7 @@
 //! The store's file: what is refused, what is private, what is really gone, and what is found out when it is damaged.
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,7 +10,8 @@ use everturn::store::{
     At, BeginTurn, Busy, CreateSession, Durability, EndTurn, ForkSession, SqliteOptions, SqliteStore, Start, Store,
     StoreExt, VerifyScope,
 };
-use everturn::{Changes, ErrorKind, Event, Input, InvocationId, Message, NewSnapshot, SessionKey, SnapshotId};
+use everturn::{Changes, ErrorKind, Event, Input, InvocationId, Json, Message, NewSnapshot, SessionKey, SnapshotId};
+use support::Rng;
 
 fn key(id: &str) -> SessionKey {
     SessionKey::of("app", "user", id).unwrap()
@@ -179,6 +182,32 @@ async fn purged_text_is_gone_from_every_file() {
     assert_eq!(store.purge(&key("s")).await.unwrap().removed, 0);
 }
 
+/// The journal is written over from its start; what is further back in it stays until something as long comes.
+#[tokio::test]
+async fn purged_text_is_gone_from_what_the_journal_left_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = SqliteOptions::new(&path).journal(3).open().unwrap();
+    // Long enough that the next entry is in another slot, and not so long that its session is.
+    let long = Json::parse(format!("{{\"n\":\"{}\"}}", "x".repeat(6000))).unwrap();
+    store.create(CreateSession::at(key("long")).metadata(long)).await.unwrap();
+    store.create(CreateSession::at(key("s")).title("zanzibar")).await.unwrap();
+    store.create(CreateSession::at(key("other"))).await.unwrap();
+    for _ in 0..3 {
+        turn(&store, &key("other"), "fills the tables").await;
+    }
+    let left = || {
+        let conn = rusqlite::Connection::open(&path).unwrap();
+        let sql = "SELECT count(*) FROM slot WHERE at > 0 AND instr(content, CAST('zanzibar' AS BLOB))";
+        conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    assert_eq!(left(), 1, "nothing is left to be purged");
+    store.purge(&key("s")).await.unwrap();
+    assert_eq!(left(), 0);
+    assert!(!holds(&all_bytes(dir.path()), "zanzibar"), "purged text is still in a file");
+    assert!(store.verify(VerifyScope::All).await.unwrap().damage.is_none());
+}
+
 #[tokio::test]
 async fn purging_keeps_what_a_forks_line_reaches_until_the_fork_goes_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,7 +242,9 @@ async fn handles_notice_what_others_wrote_before_and_after_the_tables_are_filled
     let handles = [open(3), open(1000), open(7)];
     handles[0].create(CreateSession::at(key("s"))).await.unwrap();
     for i in 0..60 {
-        let written = turn(&handles[i % 3], &key("s"), &format!("{i}")).await;
+        // Long ones go to their table, and take with them what is in the journal only.
+        let noise = Rng::new(i as u64).letters(if i % 5 == 3 { 12_000 } else { 0 });
+        let written = turn(&handles[i % 3], &key("s"), &format!("{i} {noise}")).await;
         for reader in &handles {
             let state = reader.head_state(&key("s")).await.unwrap();
             assert_eq!((state.messages().len(), state.point()), (2 * i + 2, written.point));
@@ -265,9 +296,18 @@ async fn what_callers_write_by_themselves_does_not_stay_in_the_journal() {
     }
     // A connection of one's own reads what is in the file, and not what the store knows.
     let conn = rusqlite::Connection::open(&path).unwrap();
-    let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    let (waiting, placed) = (count("SELECT count(*) FROM journal"), count("SELECT count(*) FROM place"));
-    assert!(waiting < 900 && placed == 2, "{waiting} of 1002 entries wait, {placed} of 2 records are in the tables");
+    let (lap, _) = first_slot(&conn);
+    let placed: i64 = conn.query_row("SELECT count(*) FROM place", [], |row| row.get(0)).unwrap();
+    assert!(
+        lap > 102 && placed == 2,
+        "the journal began with entry {lap} of 1002, {placed} of 2 records are in the tables"
+    );
+}
+
+/// The entry the journal began after, and how many bytes follow in the first slot.
+fn first_slot(conn: &rusqlite::Connection) -> (u64, u16) {
+    let content: Vec<u8> = conn.query_row("SELECT content FROM slot WHERE at = 0", [], |row| row.get(0)).unwrap();
+    (u64::from_le_bytes(content[..8].try_into().unwrap()), u16::from_le_bytes(content[8..10].try_into().unwrap()))
 }
 
 #[tokio::test]
@@ -276,9 +316,9 @@ async fn a_store_that_is_closed_leaves_nothing_in_the_journal() {
     filled(&dir.path().join("s.db")).await;
     let conn = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    assert_eq!(count("SELECT count(*) FROM journal WHERE changes = x''"), 1);
-    assert_eq!(count("SELECT count(*) FROM journal"), 1);
-    assert_eq!(count("SELECT count(*) FROM placed"), count("SELECT max(position) FROM journal"));
+    assert_eq!(count("SELECT count(*) FROM slot"), 1);
+    assert_eq!(first_slot(&conn).1, 2, "there is more than the position and the last session number");
+    assert_eq!(count("SELECT count(*) FROM placed"), count("SELECT max(pos) FROM record"));
     assert_eq!(count("SELECT count(*) FROM session"), 1);
 }
 
@@ -324,9 +364,7 @@ async fn the_log_stays_bounded_and_moves_into_the_file_by_itself() {
     let path = dir.path().join("s.db");
     let store = SqliteOptions::new(&path).durability(Durability::ProcessSafe).open().unwrap();
     store.create(CreateSession::at(key("s"))).await.unwrap();
-    let noise: String =
-        (0..60_000u32).map(|i| char::from(b'!' + (i.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
-    let noise = noise.replace(['"', '\\'], "_");
+    let noise = Rng::new(1).letters(60_000);
     for i in 0..400 {
         turn(&store, &key("s"), &format!("{i} {noise}")).await;
     }

@@ -168,7 +168,10 @@ macro_rules! left_behind {
 /// In each one running turn is in the table, the other only in the journal. The first format had no streams.
 #[tokio::test]
 async fn files_of_older_formats_are_migrated() {
-    for (files, kept) in [(left_behind!("1"), vec![]), (left_behind!("2"), vec!["one", "two"])] {
+    let of_chunks = vec!["one", "two"];
+    for (files, kept) in
+        [(left_behind!("1"), vec![]), (left_behind!("2"), of_chunks.clone()), (left_behind!("3"), of_chunks)]
+    {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.db");
         for (name, packed) in files {
@@ -194,6 +197,6 @@ async fn files_of_older_formats_are_migrated() {
         drop(store);
         let conn = rusqlite::Connection::open(&path).unwrap();
         let format: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        assert_eq!(format, 3);
+        assert_eq!(format, 4);
     }
 }

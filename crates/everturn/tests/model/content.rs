@@ -42,6 +42,10 @@ fn object(rng: &mut Rng, depth: usize) -> Json {
 }
 
 fn message(rng: &mut Rng) -> Message {
+    if rng.percent(2) {
+        // So long that its record goes to its table at once.
+        return Message::model(rng.letters(12_000));
+    }
     match rng.below(8) {
         0 => {
             Message::parse(format!("{{\"role\":\"model\",\"content\":[],\"x\":{}}}", value(rng, 1))).expect("it is one")

@@ -27,6 +27,11 @@ impl Rng {
         self.below(100) < chance
     }
 
+    /// A text that cannot be foretold, so that no packing makes it much shorter.
+    pub(crate) fn letters(&mut self, count: usize) -> String {
+        (0..count).map(|_| char::from(b'0' + self.below(75) as u8)).collect()
+    }
+
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

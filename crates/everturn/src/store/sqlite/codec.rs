@@ -372,7 +372,7 @@ pub(super) fn tip_bytes(tip: &Tip) -> Vec<u8> {
     out
 }
 
-fn read_tip(mut bytes: &[u8]) -> Option<Tip> {
+pub(super) fn read_tip(mut bytes: &[u8]) -> Option<Tip> {
     let bytes = &mut bytes;
     let mut tip = Tip::EMPTY;
     let flags = take_varint(bytes)?;

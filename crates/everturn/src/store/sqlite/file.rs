@@ -12,19 +12,26 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::log::{Log, SyncWith};
 use super::owner::open_private;
+use super::rows::begin_journal;
 use super::{Durability, POISON, failure};
 use crate::{Error, Result};
 
 /// "EvTn": what marks a SQLite file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x4576_546e;
 /// What the file's format is called; raised with each migration.
-const FORMAT: i32 = 3;
+const FORMAT: i32 = 4;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PAGE_SIZE: u32 = 4096;
 /// Migrations by the format they lead to.
-const MIGRATIONS: [&str; FORMAT as usize] =
-    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const MIGRATIONS: [&str; FORMAT as usize] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
+/// The format that keeps the journal in slots.
+const SLOTS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct StoreFile {
@@ -289,6 +296,9 @@ impl StoreFile {
                 tracing::info!(to = step + 1, "migrating the store's file");
             }
             tx.execute_batch(&terse(sql)).map_err(|e| failure(e, "migrate"))?;
+            if step + 1 == SLOTS {
+                begin_journal(&tx)?;
+            }
         }
         tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
         tx.pragma_update(None, "user_version", FORMAT).map_err(|e| failure(e, "migrate"))?;

@@ -12,6 +12,7 @@ mod crowd;
 mod file;
 mod inbox;
 mod job;
+mod journal;
 mod log;
 mod owner;
 mod pack;

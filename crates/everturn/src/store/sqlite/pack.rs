@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::super::engine::{
-    Beat, Head, Place, PutArtifact, SegmentRow, SessionRow, SnapshotRow, TurnRow, put_varint, take_varint,
+    Beat, Head, Place, PutArtifact, RecordMeta, SegmentRow, SessionRow, SnapshotRow, TurnRow, put_varint, take_varint,
 };
-use super::codec::Stored;
+use super::codec::{self, Stored};
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::{FinishReason, SnapshotEvent, SnapshotStatus, TurnError};
-use crate::state::StateDelta;
+use crate::state::{StateDelta, Tip};
+use crate::turn::RecordKind;
 use crate::{AgentName, AppName, BranchName, InvocationId, SessionId, SnapshotId, Timestamp, TurnKey, Usage, UserId};
 
 /// Something that can be written as bytes and read back from the front of some.
@@ -55,6 +56,7 @@ macro_rules! packed {
 pub(super) use packed;
 
 packed! {
+    RecordMeta { num, seq, segment, kind, turn, attempt, at, event, snapshot, width, tip }
     SessionKey { app, user, id }
     Place { num, segment, seq }
     Head { seq, num, segment, next, lease, turns }
@@ -81,14 +83,23 @@ fn take_bytes<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
+pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Bytes whose number stands before them.
+pub(super) fn take_bytes_of<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(take_varint(bytes)?).ok()?;
+    take_bytes(bytes, length)
+}
+
 fn put_text(text: &str, out: &mut Vec<u8>) {
-    put_varint(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
+    put_bytes(text.as_bytes(), out);
 }
 
 fn take_text<'a>(bytes: &mut &'a [u8]) -> Option<&'a str> {
-    let length = usize::try_from(take_varint(bytes)?).ok()?;
-    std::str::from_utf8(take_bytes(bytes, length)?).ok()
+    std::str::from_utf8(take_bytes_of(bytes)?).ok()
 }
 
 impl Pack for u64 {
@@ -181,6 +192,16 @@ impl Pack for BTreeSet<String> {
     }
 }
 
+impl Pack for Tip {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(&codec::tip_bytes(self), out);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Option<Self> {
+        codec::read_tip(take_bytes_of(bytes)?)
+    }
+}
+
 impl Pack for Timestamp {
     fn put(&self, out: &mut Vec<u8>) {
         put_varint(out, self.as_micros().cast_unsigned());
@@ -270,7 +291,7 @@ macro_rules! packed_enums {
     )*};
 }
 
-packed_enums! { SnapshotEvent SnapshotStatus FinishReason }
+packed_enums! { RecordKind SnapshotEvent SnapshotStatus FinishReason }
 
 /// What is rarely there is its JSON; an empty text says nothing.
 macro_rules! packed_json {

@@ -20,7 +20,7 @@ use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Patience;
 use super::job::Job;
 use super::recent::Recent;
-use super::rows::Rows;
+use super::rows::{Rows, Slots};
 use super::stats::Counters;
 use super::syncer::Syncer;
 use super::{Circumstances, Durability, failure};
@@ -183,7 +183,7 @@ impl Pen {
             return;
         }
         if self.recent.is_due(self.file.journal())
-            && let Err(error) = self.fill()
+            && let Err(error) = self.fill(Slots::Keep)
         {
             tracing::warn!(%error, "the tables were not filled; the next write does it");
             self.circumstances.note(&error);
@@ -204,21 +204,21 @@ impl Pen {
     /// Leaves the tables complete behind, so that whoever opens the file next need not read the journal.
     pub(super) fn settle(&mut self) {
         if self.circumstances.check_open().is_ok()
-            && let Err(error) = self.fill()
+            && let Err(error) = self.fill(Slots::GiveBack)
         {
             tracing::warn!(%error, "the tables were not filled; the next writer does it");
         }
     }
 
     /// Fills the tables in a transaction of its own.
-    fn fill(&mut self) -> Result<()> {
+    fn fill(&mut self, slots: Slots) -> Result<()> {
         let Some(conn) = &self.conn else { return Ok(()) };
         let _held = self.lock.hold()?;
         let recent = &mut self.recent;
         let mut fill = || -> Result<()> {
             let tx = rusqlite::Transaction::new_unchecked(conn, rusqlite::TransactionBehavior::Immediate)
                 .map_err(|e| failure(e, "write"))?;
-            Rows::open(&tx, recent)?.settle()?;
+            Rows::open(&tx, recent)?.fill_tables(slots)?;
             tx.commit().map_err(|e| failure(e, "write"))
         };
         let filled = fill();

@@ -198,12 +198,20 @@ DELETE FROM stream WHERE num = ?1;
 
 -- data_version
 PRAGMA data_version;
--- journal
-SELECT at, position, num, changes FROM journal WHERE at >= ?1 ORDER BY at;
--- put_entry
-INSERT INTO journal (at, position, num, changes) VALUES (?1, ?2, ?3, ?4);
--- clear_journal
-DELETE FROM journal;
+-- slot
+SELECT content FROM slot WHERE at = ?1;
+-- slots
+SELECT at, content FROM slot WHERE at >= ?1 ORDER BY at;
+-- put_slot
+INSERT OR REPLACE INTO slot (at, content) VALUES (?1, ?2);
+-- remove_slots
+DELETE FROM slot WHERE at >= ?1;
+-- has_old_journal
+SELECT count(*) FROM sqlite_schema WHERE name = 'journal';
+-- old_journal
+SELECT position, num, changes FROM journal ORDER BY at;
+-- drop_old_journal
+DROP TABLE journal;
 
 -- list_created
 SELECT * FROM session WHERE num > ?1 AND deleted = 0 ORDER BY num;

@@ -1,9 +1,9 @@
 //! What was written since the tables were last filled, in memory.
 //!
-//! A write appends its records and one entry to the journal, and touches nothing else: two pages, whatever it changed.
-//! Every connection keeps what the journal says beside what the tables hold, and catches up with what others wrote at
-//! the start of each transaction. Once enough has gathered, the writer fills it into the tables and the journal begins
-//! anew.
+//! A write appends one entry to the journal, with its records in it, and touches nothing else: a page or two. Where it writes
+//! many records or long ones, they go into their table at once, and those that were in the journal only go before them. Every
+//! connection keeps what the journal says beside what the tables hold, and catches up with what others wrote at the start of
+//! each transaction. Once enough has gathered, the writer fills it into the tables and the journal begins anew.
 //!
 //! Invariant: within a transaction, the tables and this together are what the store holds.
 
@@ -14,15 +14,18 @@ use super::super::engine::{RecordMeta, SegmentRow, SessionRow, SnapshotRow, Turn
 use super::change::Change;
 use super::codec::{self, Uint, damaged};
 use super::failure;
-use super::pack::Pack;
+use super::journal::{Entry, Journal, PutSlot, Start};
+use super::pack::{Pack, put_bytes, take_bytes_of};
 use super::sql::Sql;
 use crate::session::SessionKey;
-use crate::{Result, SnapshotId};
+use crate::{Error, Result, SnapshotId};
 
 /// Records after which the tables are filled at the soonest, unless even fewer may wait.
 const FEW: u64 = 128;
 /// As long as each session has been written to less often than this, waiting saves filling its row again.
 const PER_SESSION: u64 = 16;
+/// A buffer for entries that is larger is given back.
+const LARGE: usize = 256 << 10;
 /// Segments kept at hand that are in their table.
 const LOOKED_UP: usize = 1024;
 
@@ -30,14 +33,19 @@ const LOOKED_UP: usize = 1024;
 pub(super) struct Recent {
     /// The last entry of the journal that is in here; nothing before the first is read.
     at: Option<u64>,
+    /// Where it is in the journal.
+    journal: Journal,
     /// What SQLite called the file's content when the journal was last read: it is called otherwise once another connection
     /// has written.
     version: Option<u64>,
-    /// The entry the journal began with.
-    began: u64,
-    /// The position of the last record, and the one up to which tables are filled.
+    /// The position of the last record, the one up to which tables are filled, and the one up to which records are in theirs.
     position: u64,
     filled: u64,
+    stored: u64,
+    /// The records after that, which are in the journal only.
+    unstored: Vec<Unstored>,
+    /// What entries are made in.
+    buffer: Vec<u8>,
     /// The last session number given.
     pub(super) last_num: u64,
     sessions: BTreeMap<u64, SessionRow>,
@@ -54,6 +62,14 @@ pub(super) struct Recent {
     /// Records by session and number, with their positions.
     pub(super) records: BTreeMap<(u64, u64), (u64, RecordMeta)>,
     kept: Kept,
+}
+
+/// A record that is in the journal only.
+#[derive(Debug)]
+struct Unstored {
+    num: u64,
+    seq: u64,
+    body: Box<[u8]>,
 }
 
 /// What was filled into the tables the last time, as it is there: whoever wrote lately mostly writes next, and asks for its
@@ -76,47 +92,81 @@ impl Recent {
             return Ok(());
         }
         self.forget_kept();
-        if !matches!(self.read_entries(sql), Ok(true)) {
+        if !matches!(self.read_on(sql), Ok(true)) {
             self.forget();
-            if !self.read_entries(sql)? {
-                return Err(damaged("the journal"));
-            }
+            self.read_lap(sql)?;
         }
         self.version = version;
         Ok(())
     }
 
-    /// Reads on in the journal. Says whether that was possible: not if it began anew since.
-    fn read_entries(&mut self, sql: &Sql<'_>) -> Result<bool> {
-        let mut statement = sql.statement("journal")?;
-        let from = codec::int(self.at.unwrap_or(0));
-        let mut rows = statement.query([from]).map_err(|e| failure(e, "read"))?;
-        let number = |row: &rusqlite::Row<'_>, i: usize| -> Result<u64> {
-            row.get::<_, Uint>(i).map(|value| value.0).map_err(|e| failure(e, "read"))
-        };
-        let Some(first) = rows.next().map_err(|e| failure(e, "read"))? else { return Ok(false) };
-        let began = number(first, 0)?;
-        match self.at {
-            Some(at) if at != began => return Ok(false),
-            Some(_) => {}
-            None => {
-                (self.began, self.position) = (began, number(first, 1)?);
-                (self.filled, self.last_num) = (self.position, number(first, 2)?);
+    /// Reads the journal from its start.
+    fn read_lap(&mut self, sql: &Sql<'_>) -> Result<()> {
+        let bytes = self.journal.read(sql)?;
+        let mut bytes = &bytes[..];
+        let start = Start::take(&mut bytes).ok_or_else(|| damaged("the journal"))?;
+        (self.position, self.filled, self.stored, self.last_num) =
+            (start.position, start.position, start.position, start.num);
+        self.at = Some(self.journal.lap());
+        self.take_entries(bytes, sql)
+    }
+
+    /// Reads on where it was left. Says whether that was possible: not if it began anew since.
+    fn read_on(&mut self, sql: &Sql<'_>) -> Result<bool> {
+        if self.at.is_none() {
+            return Ok(false);
+        }
+        let Some(bytes) = self.journal.read_on(sql)? else { return Ok(false) };
+        self.take_entries(&bytes, sql)?;
+        Ok(true)
+    }
+
+    fn take_entries(&mut self, mut bytes: &[u8], sql: &Sql<'_>) -> Result<()> {
+        let mut unread = None;
+        while !bytes.is_empty() {
+            let entry = Entry::take(&mut bytes).ok_or_else(|| damaged("the journal"))?;
+            self.next_entry();
+            self.apply_all(entry.changes)?;
+            if entry.records.is_empty() && entry.position > self.position {
+                unread.get_or_insert(self.position);
+                self.position = entry.position;
+                self.are_stored();
+            }
+            let mut records = entry.records;
+            while !records.is_empty() {
+                let record = RecordMeta::take(&mut records).zip(take_bytes_of(&mut records));
+                let (meta, body) = record.ok_or_else(|| damaged("the journal"))?;
+                self.append_unstored(meta, body);
+            }
+            if self.position != entry.position {
+                return Err(damaged("the journal"));
+            }
+            self.last_num = entry.num;
+        }
+        match unread {
+            Some(known) => self.read_records(sql, known),
+            None => Ok(()),
+        }
+    }
+
+    /// What a file says that has kept its journal as older formats did, one row for each entry.
+    pub(super) fn of_old_journal(sql: &Sql<'_>) -> Result<Self> {
+        let mut recent = Self::default();
+        let mut statement = sql.statement("old_journal")?;
+        let mut rows = statement.query([]).map_err(|e| failure(e, "read"))?;
+        while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+            let number = |i: usize| row.get::<_, Uint>(i).map(|value| value.0).map_err(|e| failure(e, "read"));
+            (recent.position, recent.last_num) = (number(0)?, number(1)?);
+            match recent.next_entry() {
+                0 => recent.filled = recent.position,
+                _ => recent.apply_all(
+                    row.get_ref(2).ok().and_then(|v| v.as_blob().ok()).ok_or_else(|| damaged("the journal"))?,
+                )?,
             }
         }
-        let mut at = began;
-        let known = self.position;
-        while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
-            at = number(row, 0)?;
-            (self.position, self.last_num) = (number(row, 1)?, number(row, 2)?);
-            let changes = row.get_ref(3).map_err(|e| failure(e, "read"))?;
-            self.apply_all(changes.as_blob().map_err(|_| damaged("the journal"))?)?;
-        }
-        self.at = Some(at);
-        if self.position > known {
-            self.read_records(sql, known)?;
-        }
-        Ok(true)
+        recent.stored = recent.position;
+        recent.read_records(sql, recent.filled)?;
+        Ok(recent)
     }
 
     fn apply_all(&mut self, mut changes: &[u8]) -> Result<()> {
@@ -169,10 +219,73 @@ impl Recent {
         Ok(())
     }
 
-    /// Takes in a record that was just appended.
+    /// Takes in a record that was just appended to its table, as all before it are.
     pub(super) fn append(&mut self, meta: RecordMeta) {
+        debug_assert!(self.unstored.is_empty(), "records would not follow each other");
         self.position += 1;
+        self.stored = self.position;
         self.records.insert((meta.num, meta.seq), (self.position, meta));
+    }
+
+    /// Takes in a record that is to be in the journal only.
+    pub(super) fn append_unstored(&mut self, meta: RecordMeta, body: &[u8]) {
+        self.position += 1;
+        self.unstored.push(Unstored { num: meta.num, seq: meta.seq, body: body.into() });
+        self.records.insert((meta.num, meta.seq), (self.position, meta));
+    }
+
+    /// The body of a record that is in the journal only.
+    pub(super) fn unstored_body(&self, pos: u64) -> Option<&[u8]> {
+        let index = pos.checked_sub(self.stored + 1)?;
+        self.unstored.get(usize::try_from(index).ok()?).map(|record| &*record.body)
+    }
+
+    /// The records that are in the journal only, with their positions and bodies, the first of them first.
+    pub(super) fn unstored(&self) -> impl Iterator<Item = Result<(u64, &RecordMeta, &[u8])>> {
+        self.unstored.iter().map(|record| {
+            let found = self.records.get(&(record.num, record.seq));
+            let (pos, meta) = found.ok_or_else(|| Error::internal("a record of the journal is missing"))?;
+            Ok((*pos, meta, &*record.body))
+        })
+    }
+
+    /// All records are in their table now.
+    pub(super) fn are_stored(&mut self) {
+        self.unstored.clear();
+        self.stored = self.position;
+    }
+
+    /// Writes an entry: what a transaction changed, and as many of the last records, if they are not in their table.
+    pub(super) fn write_entry(&mut self, changes: &[u8], records: usize, put: PutSlot<'_>) -> Result<()> {
+        self.next_entry();
+        let mut carried = std::mem::take(&mut self.buffer);
+        let first = self.unstored.len().saturating_sub(records);
+        for record in &self.unstored[first..] {
+            let found = self.records.get(&(record.num, record.seq));
+            let (_, meta) = found.ok_or_else(|| Error::internal("a record of the journal is missing"))?;
+            meta.put(&mut carried);
+            put_bytes(&record.body, &mut carried);
+        }
+        let entry = Entry { position: self.position, num: self.last_num, changes, records: &carried };
+        let mut bytes = Vec::with_capacity(changes.len() + carried.len() + 32);
+        entry.put(&mut bytes);
+        carried.clear();
+        carried.shrink_to(LARGE);
+        self.buffer = carried;
+        self.journal.append(&bytes, put)
+    }
+
+    /// Begins the journal anew, everything having been filled into the tables.
+    pub(super) fn begin_lap(&mut self, put: PutSlot<'_>) -> Result<()> {
+        let mut bytes = Vec::new();
+        Start { position: self.position, num: self.last_num }.put(&mut bytes);
+        let lap = self.next_entry();
+        self.journal.begin(lap, &bytes, put)
+    }
+
+    /// Whether the journal has taken more slots than it keeps.
+    pub(super) fn is_journal_too_long(&self) -> bool {
+        self.journal.is_too_long()
     }
 
     /// Drops everything: it is read again, because a write was taken back.
@@ -180,13 +293,14 @@ impl Recent {
         *self = Self::default();
     }
 
-    /// Drops what has been filled into the tables; the journal begins anew with the next entry. Gives its number.
-    pub(super) fn filled(&mut self) -> u64 {
-        let began = self.next_entry();
-        let Self { version, position, last_num, sessions, keys, turns, snapshots, records, .. } = std::mem::take(self);
+    /// Drops what has been filled into the tables. The journal is to begin anew.
+    pub(super) fn filled(&mut self) {
+        let Self {
+            at, journal, version, position, last_num, sessions, keys, turns, snapshots, records, buffer, ..
+        } = std::mem::take(self);
         let kept = Kept { sessions, keys, turns, snapshots, records };
-        *self = Self { at: Some(began), version, began, position, filled: position, last_num, kept, ..Self::default() };
-        began
+        let (filled, stored) = (position, position);
+        *self = Self { at, journal, version, position, filled, stored, last_num, kept, buffer, ..Self::default() };
     }
 
     /// Something is about to be removed from the tables.
@@ -219,22 +333,25 @@ impl Recent {
         &self.kept.records
     }
 
-    /// The number of an entry about to be written.
-    pub(super) fn next_entry(&mut self) -> u64 {
+    /// The number of an entry about to be written or read.
+    fn next_entry(&mut self) -> u64 {
         let next = self.at.map_or(0, |at| at + 1);
         self.at = Some(next);
         next
     }
 
+    fn entries(&self) -> u64 {
+        self.at.map_or(0, |at| at - self.journal.lap())
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.at == Some(self.began) && self.position == self.filled
+        self.entries() == 0 && self.position == self.filled
     }
 
     /// Whether it is time to fill the tables, if so many records may wait at most. Entries without a record count too.
     pub(super) fn is_due(&self, most: u64) -> bool {
-        let entries = self.at.map_or(0, |at| at - self.began);
-        let waiting = (self.position - self.filled).max(entries);
-        waiting >= (PER_SESSION * self.sessions.len() as u64).clamp(FEW.min(most), most)
+        let waiting = (self.position - self.filled).max(self.entries());
+        waiting >= (PER_SESSION * self.sessions.len() as u64).clamp(FEW.min(most), most) || self.journal.is_long()
     }
 
     /// The position of the store's last record.

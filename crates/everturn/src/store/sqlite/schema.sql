@@ -1,14 +1,4 @@
--- Format 1. docs/format.md explains each table.
-
--- What was written since the other tables were last filled, one entry for each transaction: `changes` to rows that are
--- not in their tables yet. `position` and `num` are the store's last position and the last session number given. The
--- first entry has no changes: the tables are filled up to its position.
-CREATE TABLE journal (
-    at       INTEGER PRIMARY KEY,
-    position INT NOT NULL,
-    num      INT NOT NULL,
-    changes  BLOB NOT NULL
-);
+-- Format 1, but for its journal, which format 4 keeps otherwise. docs/format.md explains each table.
 
 -- Sessions. A number never comes back: it tells a late writer of a deleted session from the session created later under
 -- the same id. `main`'s head and lease are here, so that a plain turn touches one row less.
@@ -168,5 +158,3 @@ CREATE TABLE blob (
     body   BLOB NOT NULL,
     PRIMARY KEY (tree, digest)
 ) WITHOUT ROWID;
-
-INSERT INTO journal (at, position, num, changes) VALUES (0, 0, 0, x'');

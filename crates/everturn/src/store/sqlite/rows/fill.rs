@@ -3,9 +3,10 @@
 use rusqlite::params;
 
 use super::super::codec::{self, Stored as _, int};
+use super::super::journal::KEPT;
 use super::super::pack::pack;
 use super::super::sql::{Held, Sql};
-use super::Rows;
+use super::{Records, Rows};
 use crate::Result;
 use crate::json::Json;
 use crate::store::engine::{SegmentRow, SessionRow, SnapshotRow};
@@ -13,9 +14,14 @@ use crate::store::engine::{SegmentRow, SessionRow, SnapshotRow};
 impl Rows<'_> {
     /// Fills the tables; the journal begins anew.
     pub(super) fn fill(&mut self) -> Result<()> {
-        if self.recent.is_empty() && self.changes.is_empty() {
-            return Ok(());
+        match self.recent.is_empty() && self.changes.is_empty() {
+            true => Ok(()),
+            false => self.fill_all(),
         }
+    }
+
+    pub(super) fn fill_all(&mut self) -> Result<()> {
+        self.store_records()?;
         let (sql, recent) = (self.sql, &*self.recent);
         // In the order of their keys, so that neighbours share a page.
         let put = Held::new("put_session");
@@ -46,10 +52,17 @@ impl Rows<'_> {
                 None => drop(sql.run("remove_snapshot", [id.uuid().as_bytes().as_slice()])?),
             }
         }
-        sql.run("clear_journal", [])?;
+        if recent.is_journal_too_long() {
+            sql.run("remove_slots", [int(KEPT)])?;
+        }
+        self.recent.filled();
+        let put = &self.hot.put_slot;
+        self.recent.begin_lap(&mut |at, content| put.run(&sql, params![int(at), content]).map(drop))?;
+        // What this transaction writes after this is an entry like any other.
         self.changes.clear();
-        let entry = self.recent.filled();
-        self.put_entry(entry)
+        self.journaled = self.recent.position();
+        self.records = Records::Journal { count: 0, bytes: 0 };
+        Ok(())
     }
 }
 

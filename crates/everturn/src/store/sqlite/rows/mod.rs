@@ -19,16 +19,51 @@ pub(super) struct Rows<'c> {
     sql: Sql<'c>,
     hot: Hot<'c>,
     recent: &'c mut Recent,
+    records: Records,
     /// What this transaction has changed and not written to the journal yet.
     changes: Vec<u8>,
     /// The last position that is in the journal.
     journaled: u64,
 }
 
+/// Where a transaction's records go.
+#[derive(Clone, Copy, Debug)]
+enum Records {
+    /// Into the journal: so many of them, with so many bytes.
+    Journal { count: usize, bytes: usize },
+    /// Into their table.
+    Table,
+}
+
+/// What becomes of the journal's slots when the tables are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slots {
+    /// The next lap is written over them.
+    Keep,
+    /// They are free for anything, but for the first.
+    GiveBack,
+}
+
+/// A transaction that writes more bytes than this puts its records into their table at once: in the journal they would be
+/// written a second time.
+const FEW_BYTES: usize = 8 << 10;
+
 /// Statements that every turn needs, looked up once for all turns of a transaction.
 struct Hot<'c> {
     append: Held<'c>,
+    put_slot: Held<'c>,
     find_snapshot: Held<'c>,
+}
+
+/// Begins the journal of a new file, or of one that has kept it otherwise: what that says goes into the tables.
+pub(super) fn begin_journal(conn: &Connection) -> Result<()> {
+    let sql = Sql(conn);
+    let mut recent = Recent::default();
+    if sql.number("has_old_journal", [])? == Some(1) {
+        recent = Recent::of_old_journal(&sql)?;
+        sql.run("drop_old_journal", [])?;
+    }
+    Rows::new(sql, &mut recent).fill_all()
 }
 
 impl<'c> Rows<'c> {
@@ -36,27 +71,50 @@ impl<'c> Rows<'c> {
     pub(super) fn open(conn: &'c Connection, recent: &'c mut Recent) -> Result<Self> {
         let sql = Sql(conn);
         recent.catch_up(&sql)?;
+        Ok(Self::new(sql, recent))
+    }
+
+    fn new(sql: Sql<'c>, recent: &'c mut Recent) -> Self {
         let journaled = recent.position();
-        let hot = Hot { append: Held::new("append"), find_snapshot: Held::new("snapshot") };
-        Ok(Self { sql, hot, recent, changes: Vec::with_capacity(512), journaled })
+        let hot =
+            Hot { append: Held::new("append"), put_slot: Held::new("put_slot"), find_snapshot: Held::new("snapshot") };
+        let records = Records::Journal { count: 0, bytes: 0 };
+        Self { sql, hot, recent, records, changes: Vec::with_capacity(512), journaled }
     }
 
     /// Writes what was changed to the journal, and fills the tables when more records than these wait in it.
     pub(super) fn close(mut self, fill_at: Option<u64>) -> Result<()> {
         let wrote = !self.changes.is_empty() || self.recent.position() > self.journaled;
-        if wrote {
-            let entry = self.recent.next_entry();
-            if !fill_at.is_some_and(|most| self.recent.is_due(most)) {
-                return self.put_entry(entry);
-            }
-            self.fill()?;
+        match wrote {
+            false => Ok(()),
+            true if fill_at.is_some_and(|most| self.recent.is_due(most)) => self.fill(),
+            true => self.put_entry(),
         }
-        Ok(())
     }
 
     /// Fills the tables with all that is in the journal, so that they are all there is.
-    pub(super) fn settle(mut self) -> Result<()> {
+    pub(super) fn fill_tables(mut self, slots: Slots) -> Result<()> {
+        if slots == Slots::GiveBack {
+            // First, so that records come to where the journal was.
+            self.clear_slots()?;
+        }
         self.fill()
+    }
+
+    /// Puts the records that are in the journal only into their table; those that follow go there too.
+    fn store_records(&mut self) -> Result<()> {
+        self.records = Records::Table;
+        for record in self.recent.unstored() {
+            let (pos, meta, body) = record?;
+            self.insert(pos, meta, body)?;
+        }
+        self.recent.are_stored();
+        Ok(())
+    }
+
+    /// Leaves nothing of the journal in the file that the next entry would not write over.
+    fn clear_slots(&self) -> Result<()> {
+        self.sql.run("remove_slots", [1]).map(drop)
     }
 
     fn change(&mut self, change: Change) -> Result<()> {
@@ -64,11 +122,13 @@ impl<'c> Rows<'c> {
         self.recent.apply(change)
     }
 
-    fn put_entry(&mut self, entry: u64) -> Result<()> {
-        let (position, num) = (int(self.recent.position()), int(self.recent.last_num));
-        self.sql.run("put_entry", params![int(entry), position, num, self.changes])?;
-        self.changes.clear();
-        self.journaled = self.recent.position();
-        Ok(())
+    fn put_entry(&mut self) -> Result<()> {
+        let carried = match self.records {
+            Records::Journal { count, .. } => count,
+            Records::Table => 0,
+        };
+        let (sql, put) = (&self.sql, &self.hot.put_slot);
+        self.recent
+            .write_entry(&self.changes, carried, &mut |at, content| put.run(sql, params![int(at), content]).map(drop))
     }
 }

@@ -106,6 +106,9 @@ impl Rows<'_> {
     }
 
     fn with_body(&self, pos: u64, meta: &RecordMeta) -> Result<RecordRow> {
+        if let Some(body) = self.recent.unstored_body(pos) {
+            return Ok(RecordRow { meta: meta.clone(), body: body.to_vec() });
+        }
         let body = self.sql.one("body", [int(pos)], |row| column(row, "body"))?;
         let body = body.ok_or_else(|| damaged(&format!("record {} of session number {}", meta.seq, meta.num)))?;
         Ok(RecordRow { meta: meta.clone(), body })
@@ -211,8 +214,10 @@ impl Read for Rows<'_> {
             }
             let scan = Scan { num, from, to, segment: Some(segment), only: Only::All, newest_first: false };
             self.scan_recent(scan, &mut |pos, meta| {
-                let row = self.with_body(pos, meta)?;
-                visit(row.meta, &row.body)?;
+                match self.recent.unstored_body(pos) {
+                    Some(body) => visit(meta.clone(), body)?,
+                    None => visit(meta.clone(), &self.with_body(pos, meta)?.body)?,
+                }
                 Ok(Flow::More)
             })?;
         }

@@ -1,4 +1,4 @@
-//! Writing: records into their table, what changes with every turn into the journal, what is rare into its table.
+//! Writing: records and what changes with every turn into the journal, what is rare into its table.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use rusqlite::params;
 
 use super::super::change::Change;
 use super::super::codec::{self, Stored as _, Uint, column, int};
-use super::Rows;
 use super::read::scope_number;
+use super::{FEW_BYTES, Records, Rows};
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::state::Scope;
@@ -18,8 +18,32 @@ use crate::store::engine::{
 use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnKey, UserId};
 
 impl Rows<'_> {
-    /// Nothing may be removed that the journal would bring back, or that would still be at hand.
+    /// Puts a record into its table.
+    pub(super) fn insert(&self, pos: u64, meta: &RecordMeta, body: &[u8]) -> Result<()> {
+        self.hot.append.run(
+            &self.sql,
+            params![
+                int(pos),
+                int(meta.num),
+                int(meta.seq),
+                int(meta.segment),
+                meta.kind.number(),
+                meta.turn.map(int),
+                int(meta.attempt),
+                meta.event.map(|event| event.number()),
+                int(meta.width),
+                meta.at.as_micros(),
+                meta.snapshot.map(|id| *id.uuid().as_bytes()),
+                codec::tip_bytes(&meta.tip),
+                body,
+            ],
+        )?;
+        Ok(())
+    }
+
+    /// Nothing may be removed that the journal would bring back, that would be left in it, or that would still be at hand.
     fn fill_before_removing(&mut self) -> Result<()> {
+        self.clear_slots()?;
         self.fill()?;
         self.recent.forget_kept();
         Ok(())
@@ -39,25 +63,20 @@ impl Write for Rows<'_> {
 
     fn append(&mut self, meta: &RecordMeta, body: &[u8]) -> Result<u64> {
         let pos = self.recent.position() + 1;
-        self.hot.append.run(
-            &self.sql,
-            params![
-                int(pos),
-                int(meta.num),
-                int(meta.seq),
-                int(meta.segment),
-                meta.kind.number(),
-                meta.turn.map(int),
-                int(meta.attempt),
-                meta.event.map(|event| event.number()),
-                int(meta.width),
-                meta.at.as_micros(),
-                meta.snapshot.map(|id| *id.uuid().as_bytes()),
-                codec::tip_bytes(&meta.tip),
-                body,
-            ],
-        )?;
-        self.recent.append(meta.clone());
+        match &mut self.records {
+            Records::Journal { count, bytes } if *bytes + body.len() <= FEW_BYTES => {
+                (*count, *bytes) = (*count + 1, *bytes + body.len());
+                self.recent.append_unstored(meta.clone(), body);
+            }
+            Records::Journal { .. } => {
+                self.store_records()?;
+                return self.append(meta, body);
+            }
+            Records::Table => {
+                self.insert(pos, meta, body)?;
+                self.recent.append(meta.clone());
+            }
+        }
         Ok(pos)
     }
 
