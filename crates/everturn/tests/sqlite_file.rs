@@ -320,6 +320,7 @@ async fn a_store_that_is_closed_leaves_nothing_in_the_journal() {
     assert_eq!(first_slot(&conn).1, 2, "there is more than the position and the last session number");
     assert_eq!(count("SELECT count(*) FROM placed"), count("SELECT max(pos) FROM record"));
     assert_eq!(count("SELECT count(*) FROM session"), 1);
+    assert_eq!(count("PRAGMA freelist_count"), 0, "the journal's pages are still in the file");
 }
 
 #[tokio::test]

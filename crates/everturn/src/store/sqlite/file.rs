@@ -239,6 +239,7 @@ impl StoreFile {
             match access {
                 Access::Write => {
                     conn.pragma_update(None, "page_size", PAGE_SIZE)?;
+                    conn.pragma_update(None, "auto_vacuum", "incremental")?;
                     // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
                     conn.pragma_update(None, "secure_delete", true)?;
                     conn.pragma_update(None, "wal_autocheckpoint", 0)?;

@@ -206,6 +206,8 @@ SELECT at, content FROM slot WHERE at >= ?1 ORDER BY at;
 INSERT OR REPLACE INTO slot (at, content) VALUES (?1, ?2);
 -- remove_slots
 DELETE FROM slot WHERE at >= ?1;
+-- give_back
+PRAGMA incremental_vacuum(256);
 -- has_old_journal
 SELECT count(*) FROM sqlite_schema WHERE name = 'journal';
 -- old_journal

@@ -13,6 +13,7 @@ use super::pack::Pack as _;
 use super::recent::Recent;
 use super::sql::{Held, Sql};
 use crate::Result;
+use crate::store::engine::Flow;
 
 /// A connection inside a transaction.
 pub(super) struct Rows<'c> {
@@ -98,7 +99,11 @@ impl<'c> Rows<'c> {
             // First, so that records come to where the journal was.
             self.clear_slots()?;
         }
-        self.fill()
+        self.fill()?;
+        if slots == Slots::GiveBack {
+            self.sql.each("give_back", [], &mut |_| Ok(Flow::More))?;
+        }
+        Ok(())
     }
 
     /// Puts the records that are in the journal only into their table; those that follow go there too.
