@@ -317,6 +317,7 @@ impl Pen {
         let fill_at = (pace == Pace::Whole).then_some(self.file.journal());
         let outcome = self.circumstances.with_env(|env| {
             let mut rows = Rows::open(conn, recent).map_err(whole)?;
+            rows.expect(batch.len());
             for (i, job) in batch.iter_mut().enumerate() {
                 let mut ctx = Ctx { tx: &mut rows, env };
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));

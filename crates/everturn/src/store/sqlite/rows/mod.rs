@@ -48,6 +48,8 @@ pub(super) enum Slots {
 /// A transaction that writes more bytes than this puts its records into their table at once: in the journal they would be
 /// written a second time.
 const FEW_BYTES: usize = 8 << 10;
+/// More jobs than this mostly write more bytes than that.
+const FEW_JOBS: usize = 16;
 
 /// Statements that every turn needs, looked up once for all turns of a transaction.
 struct Hot<'c> {
@@ -81,6 +83,13 @@ impl<'c> Rows<'c> {
             Hot { append: Held::new("append"), put_slot: Held::new("put_slot"), find_snapshot: Held::new("snapshot") };
         let records = Records::Journal { count: 0, bytes: 0 };
         Self { sql, hot, recent, records, changes: Vec::with_capacity(512), journaled }
+    }
+
+    /// For so many jobs, of which most write a record: where these will not stay in the journal, none is put there first.
+    pub(super) fn expect(&mut self, jobs: usize) {
+        if jobs > FEW_JOBS {
+            self.records = Records::Journal { count: 0, bytes: FEW_BYTES };
+        }
     }
 
     /// Writes what was changed to the journal, and fills the tables when more records than these wait in it.
