@@ -346,6 +346,29 @@ async fn damage_is_found_and_named() {
 }
 
 #[tokio::test]
+async fn a_damaged_journal_stays_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = SqliteStore::open(&path).unwrap();
+    store.create(CreateSession::at(key("s"))).await.unwrap();
+    turn(&store, &key("s"), "hello").await;
+    let conn = rusqlite::Connection::open(&path).unwrap();
+    // One byte less than there is: the last entry is cut, and all before it is whole.
+    let mut content: Vec<u8> = conn.query_row("SELECT content FROM slot WHERE at = 0", [], |row| row.get(0)).unwrap();
+    let used = first_slot(&conn).1 - 1;
+    content[8..10].copy_from_slice(&used.to_le_bytes());
+    conn.execute("UPDATE slot SET content = ?1 WHERE at = 0", [content]).unwrap();
+    for handle in [&store, &SqliteStore::open(&path).unwrap()] {
+        for _ in 0..3 {
+            let error = handle.running(None).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let error = handle.create(CreateSession::at(key("t"))).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_damaged_record_is_an_error_when_it_is_read_not_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");

@@ -94,7 +94,11 @@ impl Recent {
         self.forget_kept();
         if !matches!(self.read_on(sql), Ok(true)) {
             self.forget();
-            self.read_lap(sql)?;
+            if let Err(error) = self.read_lap(sql) {
+                // What was read of it is not the whole.
+                self.forget();
+                return Err(error);
+            }
         }
         self.version = version;
         Ok(())
@@ -104,7 +108,8 @@ impl Recent {
     fn read_lap(&mut self, sql: &Sql<'_>) -> Result<()> {
         let bytes = self.journal.read(sql)?;
         let mut bytes = &bytes[..];
-        let start = Start::take(&mut bytes).ok_or_else(|| damaged("the journal"))?;
+        let start = Start::take(&mut bytes).filter(|start| start.position.max(self.journal.lap()) < u64::MAX >> 1);
+        let start = start.ok_or_else(|| damaged("the journal"))?;
         (self.position, self.filled, self.stored, self.last_num) =
             (start.position, start.position, start.position, start.num);
         self.at = Some(self.journal.lap());
