@@ -67,6 +67,34 @@ async fn another_programs_database_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
+async fn another_programs_log_is_left_alone_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.db");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("PRAGMA auto_vacuum = full; PRAGMA journal_mode = wal; CREATE TABLE mine (x);").unwrap();
+    let log = || fs::read(dir.path().join("other.db-wal")).unwrap();
+    let before = log();
+    assert_eq!(refused(&path).kind(), ErrorKind::Invalid);
+    assert!(log() == before, "something was written to it");
+    let vacuum: i32 = other.pragma_query_value(None, "auto_vacuum", |row| row.get(0)).unwrap();
+    assert_eq!(vacuum, 1);
+}
+
+#[tokio::test]
+async fn opening_a_store_writes_nothing_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.db");
+    let store = SqliteStore::open(&path).unwrap();
+    store.create(CreateSession::at(key("s"))).await.unwrap();
+    turn(&store, &key("s"), "hello").await;
+    let log = || fs::read(dir.path().join("s.db-wal")).unwrap();
+    let before = log();
+    let again = SqliteStore::open(&path).unwrap();
+    assert_eq!(again.head_state(&key("s")).await.unwrap().messages().len(), 2);
+    assert!(log() == before, "something was written to it");
+}
+
+#[tokio::test]
 async fn a_newer_format_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");

@@ -238,11 +238,10 @@ impl StoreFile {
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             match access {
                 Access::Write => {
-                    conn.pragma_update(None, "page_size", PAGE_SIZE)?;
-                    conn.pragma_update(None, "auto_vacuum", "incremental")?;
+                    // First: some of the others read, and with a long log in place they would move it.
+                    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
                     // Deleted text must not stay in the file; bundled builds do not see to it by themselves.
                     conn.pragma_update(None, "secure_delete", true)?;
-                    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
                     conn.pragma_update(None, "journal_size_limit", 16 << 20)?;
                     conn.pragma_update(None, "cache_size", -8192)?;
                 }
@@ -269,6 +268,11 @@ impl StoreFile {
         let format = read(&conn, "user_version")?;
         if format == FORMAT && read(&conn, "application_id")? == APPLICATION_ID {
             return Ok(conn);
+        }
+        if read(&conn, "page_count")? == 0 {
+            // Said of a file that is there, the second would be written to it, be it ours or not.
+            conn.pragma_update(None, "page_size", PAGE_SIZE).map_err(|e| failure(e, "open"))?;
+            conn.pragma_update(None, "auto_vacuum", "incremental").map_err(|e| failure(e, "open"))?;
         }
         let mode: String = conn
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
