@@ -144,6 +144,11 @@ impl<'a> Machine<'a> {
                     self.sync_dir(file.parent());
                 }
             }
+            Op::Forget { file } => {
+                if let Some(inode) = self.names.get(file).and_then(Name::current) {
+                    self.inodes[inode].forget();
+                }
+            }
             Op::Delete { file, dir_synced } => {
                 self.names.entry(file).or_default().pending.push(None);
                 if *dir_synced {
@@ -193,6 +198,19 @@ impl Inode<'_> {
             match change {
                 Change::Write { offset, data } => write(&mut self.durable, offset, data),
                 Change::Resize(size) => resize(&mut self.durable, size),
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let mut size = self.durable.len() as u64;
+        for change in &mut self.pending {
+            match change {
+                Change::Write { offset, data } => {
+                    size = size.max(*offset + data.len() as u64);
+                    *change = Change::Resize(size);
+                }
+                Change::Resize(to) => size = *to,
             }
         }
     }

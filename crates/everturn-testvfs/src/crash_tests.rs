@@ -60,6 +60,15 @@ fn synced_changes_survive_whatever_else_is_lost() {
 }
 
 #[test]
+fn what_was_forgotten_no_later_sync_brings_back() {
+    let forget = Op::Forget { file: path("f") };
+    let ops = vec![write_op("f", 1, b"XYZ"), forget, write_op("f", 0, b"A"), sync("f"), write_op("f", 0, b"B")];
+    let trace = trace(&[("f", b"abc")], ops);
+    let disk = trace.crash_at(trace.len(), Loss::DropUnsynced);
+    assert_eq!(disk.get(path("f")), Some(&b"Abc\0"[..]));
+}
+
+#[test]
 fn unsynced_changes_are_dropped() {
     let ops = vec![write_op("f", 1, b"X"), truncate("f", 1), create("g"), delete("h", false)];
     let trace = trace(&[("f", b"abc"), ("h", b"old")], ops);

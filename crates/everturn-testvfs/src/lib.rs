@@ -134,6 +134,12 @@ impl FaultVfs {
         }
     }
 
+    /// Lets the disk forget what was written to a covered file and not synced, as a kernel may after a sync that failed: who
+    /// reads the file sees it as before, but no later sync makes it durable. Does nothing unless recording.
+    pub fn forget(&self, path: &Path) {
+        self.shared.forget(&path.into());
+    }
+
     /// Makes the `n`-th sync from now on fail with `SQLITE_IOERR_FSYNC`, and all after it, until [`heal`](Self::heal).
     ///
     /// The first sync is number 1; 0 means the same. A failed sync makes nothing durable and is not recorded.

@@ -305,6 +305,10 @@ impl Shared {
         rc
     }
 
+    pub(crate) fn forget(&self, path: &Arc<Path>) {
+        self.lock().record(|| Op::Forget { file: Arc::clone(path) });
+    }
+
     pub(crate) fn delete(&self, path: &Arc<Path>, dir_synced: bool, io: impl FnOnce() -> c_int) -> c_int {
         match self.enter() {
             Gate::Pass(_in_flight) => io(),

@@ -39,6 +39,12 @@ pub enum Op {
         /// when it first syncs a journal or a write-ahead log after opening it.
         dir_synced: bool,
     },
+    /// What was written to the file and not synced is not going to be: a later sync does not make it durable. How long the
+    /// file is may be known to the disk all the same.
+    Forget {
+        /// The path of the file.
+        file: Arc<Path>,
+    },
     /// The file was unlinked.
     Delete {
         /// The path of the file.

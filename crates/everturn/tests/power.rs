@@ -25,6 +25,7 @@ use everturn::{
     Result, SessionId, SessionKey, SnapshotEvent, SnapshotId, StateDelta, TurnId,
 };
 use everturn_testvfs::{FaultVfs, Loss, Trace};
+use rusqlite::{Connection, OpenFlags};
 use serde::{Deserialize, Serialize};
 use support::{Rng, all_events, invocation, json, key, setting};
 use uuid::Uuid;
@@ -463,4 +464,57 @@ async fn a_full_disk_rolls_back_and_the_store_goes_on() {
     let reread = options(&vfs, dir.path()).poll(Duration::from_millis(20)).open().expect("it opens");
     let on_lines = check(&reread, &Expected::at(&trace, trace.len()), "there is room again").await;
     assert_eq!(on_lines, BTreeSet::from([1, 2]));
+}
+
+/// SQLite counts what it wrote to its file as moved there before that is on disk, and would not move it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_disk_lost_of_the_file_is_moved_there_again() {
+    let dir = tempfile::tempdir().expect("there is room");
+    let vfs = FaultVfs::register("file");
+    vfs.start_recording();
+    let store = Arc::new(open(&vfs, dir.path()).expect("it opens"));
+    let worker = Worker { vfs: vfs.clone(), store: store.clone() };
+    let mine = session("mine");
+    worker.create(&mine).await.expect("the disk is fine");
+    for n in 0..20 {
+        worker.turn(&mine, n).await.expect("the disk is fine");
+    }
+    // As long as somebody reads, only what was there before is moved. SQLite syncs the file with the rest.
+    let file = dir.path().join(FILE);
+    let connect = || {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Connection::open_with_flags_and_vfs(&file, flags, vfs.name()).expect("it opens")
+    };
+    let (reading, moving) = (connect(), connect());
+    reading.execute_batch("BEGIN; SELECT count(*) FROM session;").expect("it reads");
+    for n in 20..40 {
+        worker.turn(&mine, n).await.expect("the disk is fine");
+    }
+    let syncs = vfs.sync_count();
+    let (log, moved): (u32, u32) = moving
+        .query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| Ok((row.get(1)?, row.get(2)?)))
+        .expect("the disk is fine");
+    assert!(moved > 50 && moved < log && vfs.sync_count() <= syncs + 1, "{moved} of {log} pages were moved");
+    drop(reading);
+    vfs.forget(&file);
+    vfs.fail_sync_after(1);
+    let error = worker.turn(&mine, 40).await.expect_err("the disk fails");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+
+    // Not while anybody else has it open: with them the log is not read anew. The system tells them of the failure as well.
+    let refused = store.reopen().await.expect_err("it is open elsewhere");
+    assert!(refused.to_string().contains("close it there"), "{refused}");
+    drop(moving);
+    vfs.heal();
+    store.reopen().await.expect("the disk works");
+    check(&store, &Expected::at(&vfs.trace(), vfs.trace().len()), "reopened after the disk had failed").await;
+    for turn in store.running(None).await.expect("it can be read") {
+        store.abort(everturn::store::TurnRef::Turn(turn.turn)).await.expect("it can be aborted");
+    }
+    worker.turn(&mine, 41).await.expect("the disk works");
+    let trace = vfs.trace();
+    let after = tempfile::tempdir().expect("there is room");
+    trace.crash_at(trace.len(), Loss::DropUnsynced).write_into(after.path()).expect("there is room");
+    let kept = SqliteStore::open(after.path().join(FILE)).expect("it opens");
+    check(&kept, &Expected::at(&trace, trace.len()), "cut after the reopening").await;
 }

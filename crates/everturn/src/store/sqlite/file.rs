@@ -152,6 +152,8 @@ impl Drop for Turn<'_> {
 pub(super) enum Access {
     Write,
     Read,
+    /// To the exclusion of everybody else, who then get to know no log but the one that is read now.
+    Alone,
 }
 
 impl StoreFile {
@@ -206,6 +208,13 @@ impl StoreFile {
         (self.durability == Durability::PowerSafe).then(|| Log::of(&self.path, given))
     }
 
+    /// The beginning of the log, which is another each time it begins anew.
+    pub(super) fn log_header(&self) -> Option<[u8; 32]> {
+        let mut header = [0; 32];
+        let mut log = fs::File::open(Self::beside(&self.path, "-wal")).ok()?;
+        log.read_exact(&mut header).ok().map(|()| header)
+    }
+
     /// How many records may wait in the journal.
     pub(super) fn journal(&self) -> u64 {
         self.journal
@@ -222,7 +231,7 @@ impl StoreFile {
     pub(super) fn connect(&self, access: Access) -> Result<Connection> {
         let mut flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
         flags |= match access {
-            Access::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+            Access::Write | Access::Alone => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
             // A log left by a crash is recovered by whoever reads first, which needs the right to write.
             Access::Read => OpenFlags::SQLITE_OPEN_READ_WRITE,
         };
@@ -237,6 +246,11 @@ impl StoreFile {
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             match access {
+                Access::Alone => {
+                    // Before anything is read, or SQLite would look at the log as others do. They are not waited for.
+                    conn.busy_timeout(std::time::Duration::ZERO)?;
+                    conn.pragma_update(None, "locking_mode", "exclusive")?;
+                }
                 Access::Write => {
                     // First: some of the others read, and with a long log in place they would move it.
                     conn.pragma_update(None, "wal_autocheckpoint", 0)?;

@@ -29,6 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rusqlite::Connection;
+use rusqlite::config::DbConfig;
+
 use super::Watch;
 use super::engine::{Backend, Config, Ctx, Effort, Engine, Env, Read, Sync, engine_store, sweep_at_opening};
 use super::request::*;
@@ -261,6 +264,36 @@ struct Sqlite {
     circumstances: Arc<Circumstances>,
 }
 
+/// A connection. If it is closed after a failure, it leaves the log alone: what SQLite believes to have moved from there into
+/// the file may not be on disk.
+struct Conn {
+    conn: Connection,
+    circumstances: Arc<Circumstances>,
+}
+
+impl Conn {
+    fn new(conn: Connection, circumstances: &Arc<Circumstances>) -> Self {
+        Self { conn, circumstances: circumstances.clone() }
+    }
+}
+
+impl std::ops::Deref for Conn {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.conn
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if self.circumstances.check_open().is_err() {
+            // It fails only where there is no such setting.
+            let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
+    }
+}
+
 /// What rules need to know beside the rows; shared by all threads of a store.
 #[derive(Debug)]
 struct Circumstances {
@@ -350,8 +383,8 @@ impl Backend for Sqlite {
     }
 
     async fn reopen(&self) -> Result<()> {
-        self.readers.reopen();
-        self.writer.reopen().await
+        self.readers.renew();
+        self.writer.reopen(self.readers.seats()).await
     }
 }
 

@@ -14,21 +14,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::Connection;
 
 use super::super::engine::{Ctx, Effort, Sync};
-use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log};
+use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log, move_log_alone};
 use super::crowd::Crowd;
 use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Patience;
 use super::job::Job;
+use super::readers::Seats;
 use super::recent::Recent;
 use super::rows::{Rows, Slots};
 use super::stats::Counters;
 use super::syncer::Syncer;
-use super::{Circumstances, Durability, failure};
+use super::{Circumstances, Conn, Durability, failure};
 use crate::{Error, Result};
 
 pub(super) struct Pen {
     /// Closed before the file is.
-    conn: Option<Connection>,
+    conn: Option<Conn>,
     file: Arc<StoreFile>,
     circumstances: Arc<Circumstances>,
     /// Waits for the disk; nobody does where SQLite syncs by itself, or nothing is synced at all.
@@ -42,6 +43,8 @@ pub(super) struct Pen {
     moving: Moving,
     recent: Recent,
     crowd: Crowd,
+    /// After a failure, the beginning of the log when opening it anew was first tried.
+    stuck_at: Option<Option<[u8; 32]>>,
 }
 
 impl std::fmt::Debug for Pen {
@@ -120,6 +123,7 @@ impl Pen {
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
             crowd: Crowd::default(),
+            stuck_at: None,
         };
         pen.adopt(conn)?;
         Ok(pen)
@@ -248,7 +252,7 @@ impl Pen {
             conn.query_row("PRAGMA user_version", [], |_| Ok(())).map_err(|e| failure(e, "open"))?;
             syncer.log().open()?;
         }
-        self.conn = Some(conn);
+        self.conn = Some(Conn::new(conn, &self.circumstances));
         Ok(())
     }
 
@@ -371,7 +375,7 @@ impl Pen {
 
     /// Moves the log into the file, as far as it is time to.
     fn move_log_on(&mut self) {
-        if !self.is_log_to_be_moved() {
+        if !self.is_log_to_be_moved() || self.circumstances.check_open().is_err() {
             return;
         }
         let log = self.log_bytes();
@@ -390,7 +394,7 @@ impl Pen {
             }
             Moving::Most => {
                 // While no other process adds to it, or it would never be moved whole and begin anew.
-                let moved = self.lock.hold().and_then(|_held| self.conn.as_ref().map_or(Ok(()), move_log));
+                let moved = self.lock.hold().and_then(|_held| self.conn.as_ref().map_or(Ok(()), |conn| move_log(conn)));
                 if let Err(error) = moved {
                     self.circumstances.note(&error);
                 }
@@ -419,16 +423,52 @@ impl Pen {
     }
 
     /// Opens the file anew and makes sure that what is seen there is really on disk before anybody relies on it.
-    pub(super) fn reopen(&mut self) -> Result<()> {
+    pub(super) fn reopen(&mut self, readers: &Seats) -> Result<()> {
         if let Some(syncer) = &self.syncer {
             // What was committed before the failure is not acknowledged by what is synced after it.
             syncer.flush();
         }
-        self.connect()?;
-        self.set_sync(self.file.durability() == Durability::PowerSafe)?;
-        self.truncate_log()?;
-        self.circumstances.open();
+        // Nobody is left now who could still come upon a failure.
+        self.checkpointer.close();
+        let has_failed = self.circumstances.check_open().is_err();
+        let opened = (|| {
+            if has_failed {
+                self.let_log_be_read_anew(readers)?;
+            }
+            self.connect()?;
+            self.set_sync(self.file.durability() == Durability::PowerSafe)?;
+            self.truncate_log()
+        })();
+        match opened {
+            Ok(()) if has_failed => {
+                self.stuck_at = None;
+                self.circumstances.open();
+            }
+            Ok(()) => {}
+            Err(error) => {
+                self.circumstances.note(&error);
+                return Err(error);
+            }
+        }
         Ok(())
+    }
+
+    /// After a failure, nothing is believed that SQLite remembers of its log.
+    ///
+    /// It counts a page as moved when it has been written to the file. If the disk has lost it since, it is never moved again.
+    /// And what it is told to move it does not look at: the disk may have lost parts of the log as well. Only who has the file
+    /// open alone reads the log from its start, with its checksums.
+    fn let_log_be_read_anew(&mut self, readers: &Seats) -> Result<()> {
+        let log = self.file.log_header();
+        let stuck_at = *self.stuck_at.get_or_insert(log);
+        self.conn = None;
+        readers.close();
+        // Where it has begun anew since, somebody has had all of it on disk.
+        if stuck_at != log {
+            return Ok(());
+        }
+        let _held = self.lock.hold()?;
+        move_log_alone(&self.file, &self.circumstances)
     }
 }
 

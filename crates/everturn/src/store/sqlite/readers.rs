@@ -5,14 +5,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Env, Read};
 use super::file::{Access, StoreFile};
 use super::recent::Recent;
 use super::rows::Rows;
-use super::{Circumstances, failure};
+use super::{Circumstances, Conn, failure};
 use crate::{Error, Result};
 
 type Task = Box<dyn FnOnce(Result<&mut Open>, &Circumstances) + Send>;
@@ -20,8 +19,37 @@ type Task = Box<dyn FnOnce(Result<&mut Open>, &Circumstances) + Send>;
 /// A connection, and what it knows of the journal.
 struct Open {
     generation: u64,
-    conn: Connection,
+    conn: Conn,
     recent: Recent,
+}
+
+/// Where a reader has its connection, if it has one. Locked while it opens or uses it.
+type Seat = Arc<Mutex<Option<Open>>>;
+
+/// The readers' connections.
+#[derive(Clone, Default)]
+pub(super) struct Seats(Arc<Mutex<Vec<Seat>>>);
+
+impl std::fmt::Debug for Seats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seats")
+    }
+}
+
+impl Seats {
+    fn add(&self) -> Seat {
+        let seat = Seat::default();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(seat.clone());
+        seat
+    }
+
+    /// Closes all connections, waiting for those that are in use. A store that is closed opens none meanwhile.
+    pub(super) fn close(&self) {
+        let seats = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for seat in seats {
+            *seat.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
 }
 
 /// The readers of a store. One is there from the start and has its connection open before it is asked anything: whoever
@@ -31,6 +59,7 @@ pub(super) struct Readers {
     tasks: Option<Sender<Task>>,
     desk: Arc<Desk>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    seats: Seats,
     most: usize,
 }
 
@@ -56,7 +85,8 @@ impl Readers {
             generation: AtomicU64::new(0),
             spare: AtomicI64::new(0),
         };
-        let readers = Self { tasks: Some(tasks), desk: Arc::new(desk), threads: Mutex::default(), most };
+        let (threads, seats) = (Mutex::default(), Seats::default());
+        let readers = Self { tasks: Some(tasks), desk: Arc::new(desk), threads, seats, most };
         readers
             .hire(Preparation::Connect)
             .map_err(|e| Error::unavailable("a reader thread cannot be started").with_source(e))?;
@@ -67,16 +97,21 @@ impl Readers {
     fn hire(&self, preparation: Preparation) -> std::io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.len() < self.most {
-            let desk = self.desk.clone();
+            let (desk, seat) = (self.desk.clone(), self.seats.add());
             let thread = thread::Builder::new().name(format!("everturn-read-{}", threads.len()));
-            threads.push(thread.spawn(move || desk.serve(preparation))?);
+            threads.push(thread.spawn(move || desk.serve(&seat, preparation))?);
             self.desk.spare.fetch_add(1, Ordering::SeqCst);
         }
         Ok(())
     }
 
-    pub(super) fn reopen(&self) {
+    /// Has connections opened anew when they are next used.
+    pub(super) fn renew(&self) {
         self.desk.generation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn seats(&self) -> Seats {
+        self.seats.clone()
     }
 
     pub(super) async fn run<T, F>(&self, reader: F) -> Result<T>
@@ -133,45 +168,44 @@ enum Preparation {
 }
 
 impl Desk {
-    fn serve(&self, preparation: Preparation) {
-        let mut open: Option<Open> = None;
+    fn serve(&self, seat: &Seat, preparation: Preparation) {
+        let take = || seat.lock().unwrap_or_else(PoisonError::into_inner);
         if preparation == Preparation::Connect {
             // A failure is told to whoever asks first, when it is tried again.
-            open = self.connect().ok();
+            let mut open = take();
+            *open = self.connect().ok();
         }
         loop {
             let task = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(task) = task else { return };
-            open = self.run(task, open);
+            self.run(task, &mut take());
             self.spare.fetch_add(1, Ordering::SeqCst);
         }
     }
 
     fn connect(&self) -> Result<Open> {
         let generation = self.generation.load(Ordering::SeqCst);
-        self.file.connect(Access::Read).map(|conn| Open { generation, conn, recent: Recent::default() })
+        // Not while what others have open is being closed.
+        self.circumstances.check_open()?;
+        let conn = Conn::new(self.file.connect(Access::Read)?, &self.circumstances);
+        Ok(Open { generation, conn, recent: Recent::default() })
     }
 
-    /// Runs a task and gives the connection to go on with.
-    fn run(&self, task: Task, open: Option<Open>) -> Option<Open> {
+    /// Runs a task with the connection that is there, or a new one.
+    fn run(&self, task: Task, open: &mut Option<Open>) {
         let now = self.generation.load(Ordering::SeqCst);
-        let open = match open.filter(|open| open.generation == now) {
-            Some(open) => Ok(open),
-            None => self.connect(),
-        };
-        match open {
-            Ok(mut open) => {
-                let run = std::panic::AssertUnwindSafe(|| task(Ok(&mut open), &self.circumstances));
-                if std::panic::catch_unwind(run).is_err() {
-                    tracing::error!("a reader panicked; its connection is opened anew");
-                    return None;
-                }
-                Some(open)
+        if open.as_ref().is_none_or(|open| open.generation != now) {
+            *open = None;
+            match self.connect() {
+                Ok(connected) => *open = Some(connected),
+                Err(error) => return task(Err(error), &self.circumstances),
             }
-            Err(error) => {
-                task(Err(error), &self.circumstances);
-                None
-            }
+        }
+        let Some(connected) = open else { return };
+        let run = std::panic::AssertUnwindSafe(|| task(Ok(connected), &self.circumstances));
+        if std::panic::catch_unwind(run).is_err() {
+            tracing::error!("a reader panicked; its connection is opened anew");
+            *open = None;
         }
     }
 }

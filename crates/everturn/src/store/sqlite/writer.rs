@@ -17,6 +17,7 @@ use super::file::{PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Inbox;
 use super::job::{Job, job};
 use super::pen::{Left, Pen};
+use super::readers::Seats;
 use super::stats::{Counters, SqliteStats};
 use super::syncer::{Syncer, Tide};
 use super::{Circumstances, Durability};
@@ -30,7 +31,7 @@ enum Request {
     /// Do what callers left to be done.
     Tend,
     Scrub(oneshot::Sender<Result<()>>),
-    Reopen(oneshot::Sender<Result<()>>),
+    Reopen(Seats, oneshot::Sender<Result<()>>),
 }
 
 impl std::fmt::Debug for Request {
@@ -188,9 +189,9 @@ impl Writer {
         answer.await.map_err(|_| Error::internal("the writer has stopped"))?
     }
 
-    pub(super) async fn reopen(&self) -> Result<()> {
+    pub(super) async fn reopen(&self, readers: Seats) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.send(Request::Reopen(reply))?;
+        self.send(Request::Reopen(readers, reply))?;
         answer.await.map_err(|_| Error::internal("the writer has stopped"))?
     }
 }
@@ -227,7 +228,7 @@ fn serve(stand: &Stand, inbox: &Inbox<Request>) {
                 Request::Job(_) => {}
                 Request::Tend => held.tend(),
                 Request::Scrub(reply) => drop(reply.send(held.scrub())),
-                Request::Reopen(reply) => drop(reply.send(held.reopen())),
+                Request::Reopen(readers, reply) => drop(reply.send(held.reopen(&readers))),
             }
         }
         let unsynced = held.write(batch, || !inbox.is_empty());
