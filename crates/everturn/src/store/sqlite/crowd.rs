@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::inbox::Patience;
 
 /// Fewer than these are not many.
-const MANY: usize = 8;
+const MANY: usize = 12;
 
 /// How long a batch waits for them.
 const LONGEST: Duration = Duration::from_micros(150);

@@ -3,7 +3,8 @@
 //! It is kept in rows that fill a page each, its slots, and these are written over in place. A commit of one turn so puts one
 //! page into SQLite's log, where a table that grows and is emptied puts three: its last page, one of the index above it, and
 //! the list of free pages. The entries since the tables were last filled are a lap. They follow each other from the first
-//! slot on, across the borders of slots; what an earlier lap left in the slots behind them is told apart by its number.
+//! slot on; one that fits into a slot lies in a single one, even if that leaves the end of the one before empty. What an
+//! earlier lap left in the slots behind them is told apart by its number.
 
 use super::codec::{self, Uint, damaged};
 use super::failure;
@@ -80,9 +81,6 @@ impl Journal {
             (self.slot, self.used) = (at, used);
             self.content.clear();
             self.content.extend_from_slice(content);
-            if used < SLOT - HEAD {
-                break;
-            }
             expected += 1;
         }
         Ok(fresh)
@@ -97,10 +95,13 @@ impl Journal {
 
     /// Writes bytes behind all others.
     pub(super) fn append(&mut self, mut bytes: &[u8], put: PutSlot<'_>) -> Result<()> {
+        let room = SLOT - HEAD - self.used;
+        let mut full = room < bytes.len() && bytes.len() <= SLOT - HEAD;
         while !bytes.is_empty() {
-            if self.used == SLOT - HEAD {
+            if full || self.used == SLOT - HEAD {
                 self.slot += 1;
                 self.enter_slot();
+                full = false;
             }
             let (now, rest) = bytes.split_at(bytes.len().min(SLOT - HEAD - self.used));
             self.content[HEAD + self.used..][..now.len()].copy_from_slice(now);

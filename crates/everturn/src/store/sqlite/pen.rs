@@ -3,13 +3,12 @@
 //! A batch of rules becomes one transaction. Each rule decides inside of it, seeing what the ones before it in the same batch
 //! wrote. What must be on disk before it is acknowledged goes on to the syncer, and the next batch is written meanwhile.
 //!
-//! Mostly the writer's thread has the pen. Where few write, a caller takes it for a record that waits for no disk, because
-//! waking another thread and being woken by it takes longer than the write. A caller's thread has other things to do, so that
-//! whatever could keep it waiting is left to the writer's thread: the disk, another process, large records, filling the tables,
-//! moving the log.
+//! Where many write, the writer's thread has the pen. Where few do, each takes it for its own record, because waking another
+//! thread takes longer than the write. A caller's thread has other things to do, so that whatever could keep it waiting is left
+//! to others: the disk to the syncer, and another process, large records, filling the tables and moving the log to the writer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rusqlite::Connection;
 
@@ -39,6 +38,8 @@ pub(super) struct Pen {
     full_sync: Option<bool>,
     /// Pages in the log after the last commit.
     log_pages: Arc<AtomicU64>,
+    /// Whether many write, for those who have not got the pen.
+    crowded: Arc<AtomicBool>,
     counters: Arc<Counters>,
     moving: Moving,
     recent: Recent,
@@ -78,20 +79,6 @@ struct Committed {
     number: Option<u64>,
 }
 
-/// Jobs that were committed and are not on disk yet.
-pub(super) struct Unsynced {
-    syncer: Arc<Syncer>,
-    number: u64,
-    jobs: Vec<Box<dyn Job>>,
-}
-
-impl Unsynced {
-    /// Waits for the disk, here, and answers them.
-    pub(super) fn sync(self) {
-        self.syncer.sync_now(self.number, self.jobs);
-    }
-}
-
 /// What is left to do after a write on a caller's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
@@ -119,6 +106,7 @@ impl Pen {
             lock: Arc::new(lock),
             full_sync: None,
             log_pages: Arc::default(),
+            crowded: Arc::default(),
             counters,
             moving: Moving::At(WAL_SOFT),
             recent: Recent::default(),
@@ -134,51 +122,62 @@ impl Pen {
         self.log_pages.clone()
     }
 
+    /// Whether many write.
+    pub(super) fn crowded(&self) -> Arc<AtomicBool> {
+        self.crowded.clone()
+    }
+
     /// For whom to wait before the next batch.
     pub(super) fn patience(&self) -> Patience {
         self.crowd.patience()
     }
 
-    /// Writes a batch and answers everybody in it, or has them answered. `busy` tells whether more wait to be written. If not,
-    /// whoever has nothing else to do may sync what is given back, without the pen.
-    #[must_use]
-    pub(super) fn write(&mut self, batch: Vec<Box<dyn Job>>, busy: impl FnOnce() -> bool) -> Option<Unsynced> {
+    /// Writes a batch and answers everybody in it, or has them answered.
+    pub(super) fn write(&mut self, batch: Vec<Box<dyn Job>>) {
         if batch.is_empty() {
-            return None;
+            return;
         }
-        self.crowd.note(batch.len() + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
+        self.note_crowd(batch.len());
+        if let Some(syncer) = &self.syncer
+            && !self.crowd.is_many()
+        {
+            syncer.rouse();
+        }
         let lock = self.lock.clone();
         let held = match lock.hold() {
             Ok(held) => held,
-            Err(error) => {
-                answer_all(batch, &error);
-                return None;
-            }
+            Err(error) => return answer_all(batch, &error),
         };
-        let committed = self.commit(batch, Pace::Whole)?;
+        let Some(committed) = self.commit(batch, Pace::Whole) else { return };
         drop(held);
-        let unsynced = self.acknowledge(committed, busy);
+        self.acknowledge(committed);
         self.move_log_on();
-        unsynced
     }
 
-    /// Writes one job on its caller's thread and answers it. It comes back where that would have to wait for anybody, where it
-    /// may take long, or where many write and a batch is better.
+    /// Writes one job on its caller's thread and answers it, or has it answered. It comes back where that would have to wait
+    /// for anybody, where it may take long, or where many write and a batch is better.
     pub(super) fn write_at_once(&mut self, job: Box<dyn Job>) -> Result<Left, Box<dyn Job>> {
-        if self.is_to_be_synced(&*job) || job.effort() == Effort::Long || self.crowd.is_many() {
+        let waits_here = self.syncer.is_none() && self.is_to_be_synced(&*job);
+        if waits_here || job.effort() == Effort::Long || self.crowd.is_many() {
             return Err(job);
         }
         let lock = self.lock.clone();
         let Some(held) = lock.try_hold() else { return Err(job) };
-        self.crowd.note(1 + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
+        self.note_crowd(1);
         let Some(committed) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
         drop(held);
-        committed.batch.into_iter().for_each(|job| job.answer(Ok(())));
+        self.acknowledge(committed);
         Ok(if self.is_log_to_be_moved() || self.recent.is_due(self.file.journal()) {
             Left::Work
         } else {
             Left::Nothing
         })
+    }
+
+    /// So many want to write now, beside those who wait for the disk.
+    fn note_crowd(&mut self, writing: usize) {
+        self.crowd.note(writing + self.syncer.as_ref().map_or(0, |syncer| syncer.waiting()));
+        self.crowded.store(self.crowd.is_many(), Ordering::Relaxed);
     }
 
     /// Does what callers left to be done.
@@ -286,25 +285,18 @@ impl Pen {
         None
     }
 
-    /// Answers those whose writes need not be on disk, and has the others answered when theirs are: by the thread that syncs, or
-    /// by whoever is given them.
-    fn acknowledge(&self, committed: Committed, busy: impl FnOnce() -> bool) -> Option<Unsynced> {
+    /// Answers those whose writes need not be on disk, and has the others answered when theirs are.
+    fn acknowledge(&self, committed: Committed) {
         let Committed { batch, number } = committed;
         let (Some(syncer), Some(number)) = (&self.syncer, number) else {
             if self.full_sync == Some(true) {
                 self.counters.synced();
             }
-            batch.into_iter().for_each(|job| job.answer(Ok(())));
-            return None;
+            return batch.into_iter().for_each(|job| job.answer(Ok(())));
         };
         let (durable, visible): (Vec<_>, Vec<_>) = batch.into_iter().partition(|job| job.sync() == Sync::Durable);
         visible.into_iter().for_each(|job| job.answer(Ok(())));
-        // Another thread is worth its waking only where there is something to do meanwhile.
-        if self.crowd.is_many() || busy() || syncer.waiting() > 0 {
-            syncer.hand_over(number, durable);
-            return None;
-        }
-        Some(Unsynced { syncer: syncer.clone(), number, jobs: durable })
+        syncer.hand_over(number, durable);
     }
 
     /// Runs a batch in one transaction. An error comes with the one who is to blame, if it is one of them.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::watch;
@@ -80,10 +80,14 @@ struct Shared {
     waiting: AtomicUsize,
     tide: Arc<Tide>,
     log: Log,
-    /// Held while syncing. The system tells of a failure once: of two syncs at a time, the other one would seem to succeed.
-    syncing: Mutex<()>,
     circumstances: Arc<Circumstances>,
     counters: Arc<Counters>,
+}
+
+impl std::fmt::Debug for Syncer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Syncer").field("log", &self.shared.log).finish_non_exhaustive()
+    }
 }
 
 impl Syncer {
@@ -94,8 +98,7 @@ impl Syncer {
         counters: Arc<Counters>,
     ) -> Result<Self> {
         let (inbox, waiting) = (Inbox::default(), AtomicUsize::new(0));
-        let syncing = Mutex::new(());
-        let shared = Arc::new(Shared { inbox, waiting, tide, log, syncing, circumstances, counters });
+        let shared = Arc::new(Shared { inbox, waiting, tide, log, circumstances, counters });
         let work = shared.clone();
         let thread = thread::Builder::new()
             .name("everturn-sync".to_owned())
@@ -128,9 +131,9 @@ impl Syncer {
         self.shared.inbox.push_all(&mut waiting);
     }
 
-    /// The same at once, by whoever calls: quicker where nobody else has anything to do meanwhile.
-    pub(super) fn sync_now(&self, number: u64, jobs: Vec<Box<dyn Job>>) {
-        self.shared.sync(number, jobs);
+    /// Something durable is about to be committed: the thread wakes up meanwhile.
+    pub(super) fn rouse(&self) {
+        self.shared.inbox.rouse();
     }
 
     /// Waits until all that was handed over is answered.
@@ -195,12 +198,10 @@ impl Shared {
     /// A sync that failed may seem to succeed the next time, though what it was for is lost: after one, nothing is
     /// acknowledged until the store has been opened anew.
     fn sync(&self, number: u64, jobs: Vec<Box<dyn Job>>) {
-        let syncing = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
         let synced = self.circumstances.check_open().and_then(|()| self.log.sync());
         if let Err(error) = &synced {
             self.circumstances.note(error);
         }
-        drop(syncing);
         // Those who wait to read are told by the store being closed.
         self.tide.reached(number);
         match synced {

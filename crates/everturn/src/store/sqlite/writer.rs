@@ -1,8 +1,7 @@
 //! Who writes, and when.
 //!
-//! Where few write, what need not be on disk is written on its caller's thread, at once ([`Pen`]). All else is for a thread of
-//! its own, which takes what queued up while it was busy and puts it into one transaction: under load many turns share a
-//! commit.
+//! Where few write, a record is written on its caller's thread, at once ([`Pen`]). All else is for a thread of its own, which
+//! takes what queued up while it was busy and puts it into one transaction: under load many turns share a commit.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -20,7 +19,7 @@ use super::pen::{Left, Pen};
 use super::readers::Seats;
 use super::stats::{Counters, SqliteStats};
 use super::syncer::{Syncer, Tide};
-use super::{Circumstances, Durability};
+use super::Circumstances;
 use crate::{Error, Result};
 
 /// Rules in one transaction at most, so that the first of them does not wait too long.
@@ -87,7 +86,8 @@ pub(super) struct Writer {
     thread: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
     log_pages: Arc<AtomicU64>,
-    waits_for_disk: bool,
+    crowded: Arc<AtomicBool>,
+    syncer: Option<Arc<Syncer>>,
 }
 
 impl Writer {
@@ -104,9 +104,8 @@ impl Writer {
             Some(log) => Some(Arc::new(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?)),
             None => None,
         };
-        let waits_for_disk = file.durability() == Durability::PowerSafe;
-        let pen = Pen::new(file, conn, lock, circumstances, syncer, checkpointer, counters.clone())?;
-        let log_pages = pen.log_pages();
+        let pen = Pen::new(file, conn, lock, circumstances, syncer.clone(), checkpointer, counters.clone())?;
+        let (log_pages, crowded) = (pen.log_pages(), pen.crowded());
         let stand = Arc::new(Stand { pen: Mutex::new(pen), wanted: AtomicBool::new(false) });
         let (requests, shared) = (inbox.clone(), stand.clone());
         let thread = thread::Builder::new()
@@ -117,7 +116,7 @@ impl Writer {
                 serve(&shared, &ends.0);
             })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, waits_for_disk })
+        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, crowded, syncer })
     }
 
     /// Waits until all that can be read now is on disk, where it is to be.
@@ -139,10 +138,12 @@ impl Writer {
         self.inbox.push(request).map_err(|_| Error::internal("the writer has stopped"))
     }
 
-    /// Something durable is about to come: the thread wakes up while it is made ready, if it is not for its caller to write.
+    /// Something durable is about to come: whoever it comes to next wakes up meanwhile.
     pub(super) fn rouse(&self) {
-        if self.waits_for_disk {
-            self.inbox.rouse();
+        match &self.syncer {
+            Some(_) if self.crowded.load(Ordering::Relaxed) => self.inbox.rouse(),
+            Some(syncer) => syncer.rouse(),
+            None => {}
         }
     }
 
@@ -221,9 +222,7 @@ fn serve(stand: &Stand, inbox: &Inbox<Request>) {
                 batch.push(job);
                 continue;
             }
-            if let Some(unsynced) = held.write(std::mem::take(&mut batch), || true) {
-                unsynced.sync();
-            }
+            held.write(std::mem::take(&mut batch));
             match request {
                 Request::Job(_) => {}
                 Request::Tend => held.tend(),
@@ -231,12 +230,7 @@ fn serve(stand: &Stand, inbox: &Inbox<Request>) {
                 Request::Reopen(readers, reply) => drop(reply.send(held.reopen(&readers))),
             }
         }
-        let unsynced = held.write(batch, || !inbox.is_empty());
-        // Others may write while this thread waits for the disk.
-        drop(held);
-        if let Some(unsynced) = unsynced {
-            unsynced.sync();
-        }
+        held.write(batch);
     }
     stand.take().settle();
 }
