@@ -2,15 +2,20 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::thread;
 use std::time::Duration;
 
 use everturn::store::{
     At, BeginTurn, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
 };
-use everturn::{Begin, Changes, ErrorKind, Event, Input, InvocationId, Message, SessionKey, SessionRecord, TurnKey};
+use everturn::{
+    Begin, Changes, Clock, ErrorKind, Event, Input, InvocationId, Message, SessionKey, SessionRecord, SystemClock,
+    Timestamp, TurnKey,
+};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -132,15 +137,15 @@ async fn a_begin_does_not_wait_for_the_disk_that_others_wait_for() {
     assert!(store.end(EndTurn::completed(other.fence, done())).await.unwrap().on_head);
 }
 
-/// Has the writer's thread create a session and wait for the disk, until the disk goes on.
-async fn keep_the_writer_waiting(
+/// Has a session created that waits for the disk, until the disk goes on.
+async fn keep_the_disk_busy(
     store: &SqliteStore,
     slow: &Mutex<bool>,
     disk: SlowDisk,
 ) -> (JoinHandle<everturn::Result<SessionRecord>>, SlowDisk) {
     *slow.lock().unwrap() = true;
     let creating = store.clone();
-    let key = SessionKey::of("a", "u", "keeps the writer").unwrap();
+    let key = SessionKey::of("a", "u", "keeps the disk busy").unwrap();
     let create = tokio::spawn(async move { creating.create(CreateSession::at(key)).await });
     let began = tokio::task::spawn_blocking(move || {
         disk.began.recv().unwrap();
@@ -151,52 +156,133 @@ async fn keep_the_writer_waiting(
     (create, disk)
 }
 
-/// A thread that runs many tasks is kept by a begin only as long as a plain turn takes. What its caller writes is there while
-/// the writer's thread waits for the disk; what is left to that thread is not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn short_begins_are_written_by_their_callers_and_long_ones_are_not() {
-    let large: String = (0..100_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_string()).collect();
-    for (text, by_caller) in [("hi", true), (large.as_str(), false)] {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, slow, disk) = store(dir.path());
-        let key = SessionKey::of("a", "u", "s").unwrap();
-        store.create(CreateSession::at(key.clone())).await.unwrap();
-        let (create, disk) = keep_the_writer_waiting(&store, &slow, disk).await;
-        let begin = BeginTurn::new(Start::Session(key), InvocationId::new("i").unwrap(), Input::text(text));
-        let mut begin = store.begin(begin);
-        let wait = if by_caller { Duration::from_secs(30) } else { SOON };
-        assert_eq!(timeout(wait, &mut begin).await.is_ok(), by_caller, "a begin of {} bytes", text.len());
-        disk.go_on.send(Ok(())).unwrap();
-        create.await.unwrap().unwrap();
-        if !by_caller {
-            begin.await.unwrap();
-        }
+/// What comes of a future at once, without anybody else being waited for.
+async fn at_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut future = std::pin::Pin::new(future);
+    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A clock that counts the transactions of the writer's thread: each looks at the uptime once.
+#[derive(Debug, Default)]
+struct Witness {
+    clock: SystemClock,
+    by_writer: AtomicUsize,
+}
+
+impl Witness {
+    fn by_writer(&self) -> usize {
+        self.by_writer.load(Ordering::Relaxed)
     }
 }
 
-/// Without a disk to wait for, an end needs no other thread either.
-#[tokio::test]
-async fn ends_that_wait_for_no_disk_are_written_by_their_callers() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = SqliteOptions::new(dir.path().join("s.db")).durability(Durability::ProcessSafe);
-    let store = options.open().unwrap();
-    let key = SessionKey::of("a", "u", "s").unwrap();
-    store.create(CreateSession::at(key.clone())).await.unwrap();
-    let mut at_once = 0;
-    for i in 0..20 {
-        let begun = store.begin(turn(&key, &i.to_string())).await.unwrap().begun().unwrap();
-        let mut end = store.end(EndTurn::completed(begun.fence, done()));
-        match std::future::poll_fn(|cx| Poll::Ready(end.as_mut().poll(cx))).await {
-            Poll::Ready(ended) => {
-                at_once += 1;
-                assert!(ended.unwrap().on_head);
-            }
-            Poll::Pending => assert!(end.await.unwrap().on_head),
-        }
+impl Clock for Witness {
+    fn now(&self) -> Timestamp {
+        self.clock.now()
     }
-    // The writer's thread may still have the pen after the session was created.
-    assert!(at_once > 15, "only {at_once} of 20 ends were written at once");
-    assert_eq!(store.head_state(&key).await.unwrap().turns(), 20);
+
+    fn uptime(&self) -> Duration {
+        if thread::current().name() == Some("everturn-write") {
+            self.by_writer.fetch_add(1, Ordering::Relaxed);
+        }
+        self.clock.uptime()
+    }
+
+    fn boot_id(&self) -> &str {
+        self.clock.boot_id()
+    }
+
+    fn uuid(&self) -> uuid::Uuid {
+        self.clock.uuid()
+    }
+}
+
+fn watched(dir: &Path, durability: Durability) -> (SqliteStore, Arc<Witness>) {
+    let witness = Arc::<Witness>::default();
+    let options = SqliteOptions::new(dir.join("s.db")).durability(durability).clock(witness.clone());
+    (options.open().unwrap(), witness)
+}
+
+/// Whoever is answered by the writer's thread may find it still at its work, on a machine that has other things to do.
+async fn let_pen_be_put_down() {
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// A thread that runs many tasks is kept by a begin only as long as a plain turn takes.
+#[tokio::test]
+async fn short_begins_are_written_by_their_callers_and_long_ones_are_not() {
+    let large: String = (0..100_000u32).map(|i| i.wrapping_mul(2_654_435_761).to_string()).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let (store, witness) = watched(dir.path(), Durability::PowerSafe);
+    let session = |i: usize| SessionKey::of("a", "u", &i.to_string()).unwrap();
+    for i in 0..20 {
+        store.create(CreateSession::at(session(i))).await.unwrap();
+    }
+    let_pen_be_put_down().await;
+    let mut by_writer = [0, 0];
+    for i in 0..20 {
+        let text = if i < 10 { "hi" } else { &large };
+        let before = witness.by_writer();
+        let begin = BeginTurn::new(Start::Session(session(i)), InvocationId::new("i").unwrap(), Input::text(text));
+        store.begin(begin).await.unwrap();
+        by_writer[i / 10] += witness.by_writer() - before;
+    }
+    assert!(by_writer[0] < 4 && by_writer[1] == 10, "of 10 short and 10 long begins the writer wrote {by_writer:?}");
+}
+
+/// Nobody's thread is kept by the disk, but an end is committed before its caller's next task runs.
+#[tokio::test]
+async fn ends_are_committed_by_their_callers() {
+    for durability in [Durability::PowerSafe, Durability::ProcessSafe] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, witness) = watched(dir.path(), durability);
+        let key = SessionKey::of("a", "u", "s").unwrap();
+        store.create(CreateSession::at(key.clone())).await.unwrap();
+        let_pen_be_put_down().await;
+        let before = witness.by_writer();
+        for i in 0..20 {
+            let begun = store.begin(turn(&key, &i.to_string())).await.unwrap().begun().unwrap();
+            assert!(store.end(EndTurn::completed(begun.fence, done())).await.unwrap().on_head);
+        }
+        let by_writer = witness.by_writer() - before;
+        assert!(by_writer < 10, "of 20 turns' writes the writer made {by_writer} ({durability:?})");
+        assert_eq!(store.head_state(&key).await.unwrap().turns(), 20);
+    }
+}
+
+/// Whoever ends while the disk is busy with others does not wait to be committed, and shares the next wait for the disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ends_while_the_disk_is_busy_share_its_next_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slow, disk) = store(dir.path());
+    let mut fences = Vec::new();
+    for i in 0..4 {
+        let key = SessionKey::of("a", "u", &i.to_string()).unwrap();
+        store.create(CreateSession::at(key.clone())).await.unwrap();
+        fences.push(store.begin(turn(&key, "k")).await.unwrap().begun().unwrap().fence);
+    }
+    let (create, disk) = keep_the_disk_busy(&store, &slow, disk).await;
+    let before = store.stats();
+    let mut ends: Vec<_> = fences.into_iter().map(|fence| store.end(EndTurn::completed(fence, done()))).collect();
+    for end in &mut ends {
+        assert!(at_once(end).await.is_none());
+    }
+    while store.stats().writes < before.writes + 4 {
+        tokio::task::yield_now().await;
+    }
+    for end in &mut ends {
+        assert!(at_once(end).await.is_none(), "an end was acknowledged while the disk was busy");
+    }
+    disk.go_on.send(Ok(())).unwrap();
+    create.await.unwrap().unwrap();
+    for end in ends {
+        assert!(end.await.unwrap().on_head);
+    }
+    // One for the session and one for all ends, or two if one of them was just not there yet.
+    assert!(store.stats().syncs <= before.syncs + 3, "{} for 4 ends", store.stats().syncs - before.syncs);
 }
 
 /// A system tells of a failed sync once: whoever syncs next must not take another's failure for its own success.
@@ -207,7 +293,7 @@ async fn nothing_is_acknowledged_after_a_sync_of_somebody_else_failed() {
     let first = SessionKey::of("a", "u", "s").unwrap();
     store.create(CreateSession::at(first.clone())).await.unwrap();
     let begun = store.begin(turn(&first, "k")).await.unwrap().begun().unwrap();
-    let (create, disk) = keep_the_writer_waiting(&store, &slow, disk).await;
+    let (create, disk) = keep_the_disk_busy(&store, &slow, disk).await;
     let ending = store.clone();
     let mut end = tokio::spawn(async move { ending.end(EndTurn::completed(begun.fence, done())).await });
     assert!(timeout(SOON, &mut end).await.is_err(), "the end did not wait for the sync before it");
