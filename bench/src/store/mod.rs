@@ -14,6 +14,7 @@ mod fsyncs;
 mod group;
 mod large;
 mod open;
+mod slow_disk;
 mod wal;
 
 use std::fs::File;
@@ -66,7 +67,7 @@ struct Measurement {
     run: fn(&Bench) -> Result<Vec<f64>>,
 }
 
-const MEASUREMENTS: [Measurement; 12] = [
+const MEASUREMENTS: [Measurement; 13] = [
     Measurement { figures: bytes::FIGURES, run: bytes::run },
     Measurement { figures: flat::FIGURES, run: flat::run },
     Measurement { figures: foreign::FIGURES, run: foreign::run },
@@ -74,6 +75,7 @@ const MEASUREMENTS: [Measurement; 12] = [
     Measurement { figures: branches::FIGURES, run: branches::run },
     Measurement { figures: bare::FIGURES, run: bare::run },
     Measurement { figures: group::FIGURES, run: group::run },
+    Measurement { figures: slow_disk::FIGURES, run: slow_disk::run },
     Measurement { figures: fsyncs::FIGURES, run: fsyncs::run },
     Measurement { figures: btrees::FIGURES, run: btrees::run },
     Measurement { figures: open::FIGURES, run: open::run },

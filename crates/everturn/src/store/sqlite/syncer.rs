@@ -4,9 +4,9 @@
 //! began, so that many turns share a wait, and the writer goes on meanwhile. What is committed can be read before it is on
 //! disk; whoever reads is therefore answered when what they may have seen is there ([`Tide`]).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::watch;

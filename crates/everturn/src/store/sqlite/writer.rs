@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::engine::{Ctx, Effort, Sync};
+use super::Circumstances;
 use super::checkpoint::Checkpointer;
 use super::file::{PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Inbox;
@@ -19,7 +20,6 @@ use super::pen::{Left, Pen};
 use super::readers::Seats;
 use super::stats::{Counters, SqliteStats};
 use super::syncer::{Syncer, Tide};
-use super::Circumstances;
 use crate::{Error, Result};
 
 /// Rules in one transaction at most, so that the first of them does not wait too long.
