@@ -211,6 +211,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_entry_that_fits_into_a_slot_is_in_one() {
+        let room = SLOT - HEAD;
+        for size in [1, 1_300, room / 2 + 1, room] {
+            let mut journal = Journal::default();
+            journal.begin(1, &[0], &mut |_, _| Ok(())).unwrap();
+            for entry in 0..10 {
+                let mut slots = Vec::new();
+                let mut put = |at: u64, _: &[u8]| {
+                    slots.push(at);
+                    Ok(())
+                };
+                journal.append(&vec![7; size], &mut put).unwrap();
+                assert_eq!(slots.len(), 1, "entry {entry} of {size} bytes is in slots {slots:?}");
+            }
+        }
+    }
+
     /// A row that is written over with one of the same length stays where it is.
     #[test]
     fn an_entry_changes_one_page() {
