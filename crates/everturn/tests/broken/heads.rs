@@ -164,6 +164,23 @@ impl Breakage for OrphansAreRemembered {
     }
 }
 
+/// A snapshot that was somebody's parent stays one, whether it is still there or not.
+#[derive(Debug, Default)]
+pub(crate) struct ParentsAreRemembered(Mutex<Option<SnapshotId>>);
+
+#[async_trait]
+impl Breakage for ParentsAreRemembered {
+    async fn snapshot(&self, inner: &Inner, which: SnapshotRef) -> Result<Option<Snapshot>> {
+        let mut found = inner.snapshot(which).await?;
+        if let Some(found) = &mut found {
+            let mut parent = self.0.lock().unwrap();
+            *parent = found.parent_id.or(*parent);
+            found.parent_id = *parent;
+        }
+        Ok(found)
+    }
+}
+
 /// A fork is a copy of what was said.
 #[derive(Debug)]
 pub(crate) struct ForkCopiesMessages;

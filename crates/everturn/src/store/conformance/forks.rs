@@ -2,10 +2,13 @@
 
 use super::bench::{Bench, answer, edit, end, iteration, json, key, told, turn, turn_at, turn_from};
 use super::verdict::{Check, holds, refused, same, there};
-use crate::store::{ArtifactQuery, At, CreateSession, EventQuery, ForkSession, ListSnapshots, StoreExt, UpdateSession};
+use crate::store::{
+    ArtifactQuery, At, Commit, CreateSession, EventQuery, ForkSession, ListSnapshots, SnapshotRef, StoreExt, TurnRef,
+    UpdateSession,
+};
 use crate::{
-    Artifact, ErrorKind, Event, FinishReason, ForkOrigin, Message, Outcome, Part, SessionId, SessionKey, SessionStatus,
-    SnapshotStatus, Usage,
+    Artifact, ErrorKind, Event, FinishReason, ForkOrigin, Message, NewSnapshot, Outcome, Part, SessionId, SessionKey,
+    SessionStatus, SnapshotStatus, Usage,
 };
 
 fn fork_at(at: At, id: &str) -> ForkSession {
@@ -199,6 +202,31 @@ pub(super) async fn a_fork_outlives_its_original(t: Bench) -> Check {
     same(verified.damage, None, "the damage")?;
     t.session("s").await?;
     same(t.texts(&session).await?.len(), 0, "what is in a new session under the original's id")
+}
+
+pub(super) async fn a_fork_names_no_snapshot_of_an_original_that_is_gone(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let (inherited, one) = t.snap(&session, "one").await?;
+    let forked = fork(&t, &session, "f").await?;
+    t.rewind(&forked, one.point).await?;
+    let (id, _) = t.snap(&forked, "while it lives").await?;
+    same(t.snapshot(id).await?.parent_id, Some(inherited), "the parent while the original is there")?;
+
+    // Its head is a point of the original's, and so is where two of the turns start.
+    t.rewind(&forked, one.point).await?;
+    let aborted = t.snapshot_id();
+    let running = t.store.begin(turn_from(&forked, one.point, "aborted").snapshot(aborted)).await?.begun()?;
+    t.store.delete(&session).await?;
+    t.store.abort(TurnRef::Turn(running.turn)).await?;
+    same(t.snapshot(aborted).await?.parent_id, None, "the parent of an aborted turn's snapshot")?;
+    let edited = t.snapshot_id();
+    let commit = Commit { snapshot: Some(NewSnapshot::new(edited)), ..edit(&forked, "edit") };
+    t.store.commit(commit).await?;
+    same(t.snapshot(edited).await?.parent_id, None, "the parent of an edit's snapshot")?;
+    let (again, _) = t.run_snap(turn_from(&forked, one.point, "again"), "again").await?;
+    same(t.snapshot(again).await?.parent_id, None, "the parent of a turn's snapshot")?;
+    let nearest = t.store.snapshot(SnapshotRef::Nearest(forked, one.point)).await?;
+    same(nearest.map(|snapshot| snapshot.snapshot_id), None, "the nearest snapshot of an inherited point")
 }
 
 pub(super) async fn a_fork_goes_on_counting_versions(t: Bench) -> Check {

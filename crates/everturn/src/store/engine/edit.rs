@@ -53,7 +53,9 @@ pub(crate) fn commit(
         ctx.tx.new_segment(num, Some(base.place()))?
     };
     let parent = match &request.snapshot {
-        Some(_) => nearest_snapshot(ctx.tx, base.place(), &mut |row, _| row.status == SnapshotStatus::Completed)?,
+        Some(_) => {
+            nearest_snapshot(ctx.tx, &session, base.place(), &mut |row, _| row.status == SnapshotStatus::Completed)?
+        }
         None => None,
     };
     let tip = prepared.edit_tip(&base.tip, request.event.is_some());

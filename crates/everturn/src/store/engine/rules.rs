@@ -150,9 +150,10 @@ pub(crate) fn status(read: &dyn Read, env: &Env<'_>, row: &SessionRow) -> Result
     })
 }
 
-/// The nearest snapshot at or before a place, along its line.
+/// The nearest snapshot at or before a place, along its line. The place may lie in what the session that asks has inherited.
 pub(crate) fn nearest_snapshot(
     read: &dyn Read,
+    asking: &SessionRow,
     place: Place,
     accept: &mut dyn FnMut(&SnapshotRow, &RecordMeta) -> bool,
 ) -> Result<Option<SnapshotRow>> {
@@ -173,7 +174,7 @@ pub(crate) fn nearest_snapshot(
                 found = None;
             }
             // What a fork inherited may belong to a session that is gone, and its snapshots with it.
-            let foreign = found.is_some() && meta.num != place.num;
+            let foreign = found.is_some() && meta.num != asking.num;
             if foreign && read.session(meta.num)?.is_none_or(|session| session.deleted) {
                 found = None;
             }

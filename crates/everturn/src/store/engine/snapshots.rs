@@ -16,7 +16,7 @@ pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> R
             let Some(session) = read.find_session(key)? else { return Ok(None) };
             let mut found = None;
             for branch in all_branches(read, &session)? {
-                found = nearest_snapshot(read, branch.head.place(), &mut |row, _| {
+                found = nearest_snapshot(read, &session, branch.head.place(), &mut |row, _| {
                     row.digest == *digest && row.num == session.num && row.status == SnapshotStatus::Completed
                 })?;
                 if found.is_some() {
@@ -29,21 +29,21 @@ pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> R
             let Some(session) = read.find_session(key)? else { return Ok(None) };
             match newest_pending(read, &session)? {
                 Some(row) => Some(row),
-                None => nearest_snapshot(read, session.main.place(), &mut |row, _| {
+                None => nearest_snapshot(read, &session, session.main.place(), &mut |row, _| {
                     row.num == session.num && row.status == SnapshotStatus::Completed
                 })?,
             }
         }
         SnapshotRef::LatestResumable(key) => {
             let Some(session) = read.find_session(key)? else { return Ok(None) };
-            nearest_snapshot(read, session.main.place(), &mut |row, _| {
+            nearest_snapshot(read, &session, session.main.place(), &mut |row, _| {
                 row.num == session.num && row.status == SnapshotStatus::Completed
             })?
         }
         SnapshotRef::Nearest(key, point) => {
             let Some(session) = read.find_session(key)? else { return Ok(None) };
             let Some(meta) = find_point(read, &session, *point)? else { return Ok(None) };
-            nearest_snapshot(read, meta.place(), &mut |row, _| row.status == SnapshotStatus::Completed)?
+            nearest_snapshot(read, &session, meta.place(), &mut |row, _| row.status == SnapshotStatus::Completed)?
         }
     };
     let Some(row) = row else { return Ok(None) };

@@ -145,7 +145,7 @@ pub(crate) fn step(
     let tip = prepared.edit_tip(&base_meta.tip, request.event.is_some());
     let pending = (request.detach == Detach::Background).then_some(turn.snapshot).flatten();
     let named = request.snapshot.as_ref().map(|new| new.id);
-    let parent = nearest_snapshot(ctx.tx, base, &mut |row, _| row.status == SnapshotStatus::Completed)?;
+    let parent = nearest_snapshot(ctx.tx, &session, base, &mut |row, _| row.status == SnapshotStatus::Completed)?;
     let parent = parent.map(|row| row.id);
     let entry = TurnEntry { kind: RecordKind::Step, event: request.event, snapshot: named.or(pending), tip };
     let appended = append_to_turn(ctx, &mut session, &turn, prepared, entry)?;
@@ -248,7 +248,7 @@ fn finish_turn(
     let snapshot = finish.snapshot.or(pending_new);
     let parent_from = if completed { base } else { turn.start };
     let parent = match &snapshot {
-        Some(new) => nearest_snapshot(ctx.tx, parent_from, &mut |row, _| {
+        Some(new) => nearest_snapshot(ctx.tx, &session, parent_from, &mut |row, _| {
             row.id != new.id && row.status == SnapshotStatus::Completed
         })?,
         None => None,
