@@ -140,6 +140,7 @@ impl Pen {
         self.note_crowd(batch.len());
         if let Some(syncer) = &self.syncer
             && !self.crowd.is_many()
+            && batch.iter().any(|job| job.sync() == Sync::Durable)
         {
             syncer.rouse();
         }
