@@ -145,7 +145,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         bail!("this is a debug build, and its load would be slower than the servers: cargo run --release");
     }
     let everturn = match &options.everturn {
-        Some(binary) => binary.clone(),
+        // It is started in another directory.
+        Some(binary) => binary.canonicalize().with_context(|| format!("there is no {}", binary.display()))?,
         None => servers::built()?,
     };
     let temp = match &options.dir {
