@@ -49,6 +49,8 @@ broken_stores! {
     labels_ignored: |_| sessions::IgnoresLabels => "listing::labels_and_metadata_filter";
     deletions_that_delete_nothing: |_| sessions::DeletesNothing => "deletion::what_is_deleted_is_gone";
     the_deleted_resurrected: |_| sessions::ResurrectsTheDeleted => "deletion::late_writers_are_told_of_the_deletion";
+    points_that_outlive_their_session: |_| heads::PointsAreRemembered::default() =>
+        "deletion::points_of_a_session_created_again_are_its_own";
     purges_that_purge_nothing: |_| sessions::PurgesNothing => "deletion::a_purge_leaves_nothing";
     forks_that_die_with_their_original: |_| sessions::ForksDieWithTheirOriginal => "forks::a_fork_outlives_its_original";
     parents_that_are_gone: |_| heads::ParentsAreRemembered::default() =>

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use everturn::store::*;
 use everturn::{
-    Begin, BranchName, Changes, EndStatus, Error, ErrorKind, Event, Message, PointState, Receipt, Result, SessionKey,
-    SessionRecord, Snapshot, SnapshotId,
+    Begin, BranchName, Changes, EndStatus, Error, ErrorKind, Event, Message, Point, PointState, Receipt, Result,
+    SessionKey, SessionRecord, Snapshot, SnapshotId,
 };
 
 use super::{Breakage, Inner};
@@ -176,6 +176,26 @@ impl Breakage for ParentsAreRemembered {
             let mut parent = self.0.lock().unwrap();
             *parent = found.parent_id.or(*parent);
             found.parent_id = *parent;
+        }
+        Ok(found)
+    }
+}
+
+/// What was read of a point once is there for ever.
+#[derive(Debug, Default)]
+pub(crate) struct PointsAreRemembered(Mutex<HashMap<(SessionKey, Point), PointState>>);
+
+#[async_trait]
+impl Breakage for PointsAreRemembered {
+    async fn state(&self, inner: &Inner, at: At) -> Result<Option<PointState>> {
+        let At::Point(key, point) = &at else { return inner.state(at).await };
+        let name = (key.clone(), *point);
+        if let Some(known) = self.0.lock().unwrap().get(&name).cloned() {
+            return Ok(Some(known));
+        }
+        let found = inner.state(at).await?;
+        if let Some(found) = &found {
+            self.0.lock().unwrap().insert(name, found.clone());
         }
         Ok(found)
     }

@@ -1,10 +1,12 @@
 //! Deleting sessions, and those who have not heard of it.
 
-use super::bench::{Bench, answer, delta, edit, end, failure, key, key_of, set, step, told, turn, turn_at, turn_key};
-use super::verdict::{Check, holds, refused, same};
+use super::bench::{
+    Bench, answer, delta, edit, end, failure, key, key_of, set, step, texts, told, turn, turn_at, turn_key,
+};
+use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{
-    ArtifactQuery, At, CreateSession, EventQuery, ListSessions, ListSnapshots, RecordQuery, SnapshotRef, StoreExt,
-    TurnRef, UpdateSession,
+    ArtifactQuery, At, CreateSession, EventQuery, ForkSession, ListSessions, ListSnapshots, RecordQuery, SnapshotRef,
+    StoreExt, TurnRef, UpdateSession,
 };
 use crate::{Artifact, ErrorKind, Part, Point};
 
@@ -160,4 +162,21 @@ pub(super) async fn numbers_of_the_purged_are_not_given_again(t: Bench) -> Check
     refused(t.store.end(end(late.fence, "late")).await, ErrorKind::Deleted, "a late end")?;
     t.store.end(end(begun.fence, "new")).await?;
     same(t.texts(&session).await?, told(&["new"]), "what was said")
+}
+
+pub(super) async fn points_of_a_session_created_again_are_its_own(t: Bench) -> Check {
+    let create = |text: &str| CreateSession { changes: answer(text), ..CreateSession::at(key("s")) };
+    let old = t.store.create(create("old")).await?;
+    // A turn runs there, and a fork keeps what it started from in use.
+    t.begin(&key("s"), "runs").await?;
+    let before = there(t.store.state(At::Point(key("s"), old.head)).await?, "the old session's first point")?;
+    same(texts(&before), vec!["old".to_owned()], "what was there")?;
+    t.store.fork(ForkSession::at(At::head(key("s"))).id(key("f").id)).await?;
+    t.store.delete(&key("s")).await?;
+    let inherited = there(t.store.state(At::Point(key("f"), old.head)).await?, "what the fork inherited")?;
+    same(texts(&inherited), vec!["old".to_owned()], "what the fork inherited")?;
+    let new = t.store.create(create("new")).await?;
+    same(new.head, old.head, "the number of the new session's head")?;
+    let found = there(t.store.state(At::Point(key("s"), new.head)).await?, "the new session's first point")?;
+    same(texts(&found), vec!["new".to_owned()], "what is there")
 }

@@ -309,6 +309,7 @@ macro_rules! __conformance_list {
             deleting_what_is_not_there_is_no_error: "Deleting what is not there is no error.",
             another_users_session_is_not_deleted: "A deletion concerns one app and user.",
             a_session_created_again_is_a_new_one: "A session created again under an id inherits nothing.",
+            points_of_a_session_created_again_are_its_own: "Points of a session created again are its own, whatever ran there.",
             late_writers_are_told_of_the_deletion: "Late writers are told `Deleted`, also when the id exists again.",
             turns_of_the_deleted_are_gone: "Turns of a deleted session are no longer listed, aborted or taken over.",
             a_purge_leaves_nothing: "A purge removes every record and says how many.",

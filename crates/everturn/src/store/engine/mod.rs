@@ -278,11 +278,21 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn create(&self, session: CreateSession) -> Result<SessionRecord> {
         let new = self.new_session(session, None)?;
-        self.write(Sync::Durable, move |ctx| {
+        self.write_new(move |ctx| {
             let row = sessions::create(ctx, &new)?;
             show(ctx.tx, ctx.env, &row)
         })
         .await
+    }
+
+    /// Makes a session.
+    async fn write_new<F>(&self, rule: F) -> Result<SessionRecord>
+    where
+        F: FnMut(&mut Ctx<'_>) -> Result<SessionRecord> + Send + 'static,
+    {
+        let made = self.write(Sync::Durable, rule).await?;
+        self.standing.made(&made.key());
+        Ok(made)
     }
 
     pub(crate) async fn session(&self, key: &SessionKey) -> Result<Option<SessionRecord>> {
@@ -327,7 +337,7 @@ impl<B: Backend> Inner<B> {
         let snapshot = fork.snapshot.unwrap_or_else(|| SnapshotId::from_uuid(self.config.clock.uuid()));
         let prepared = Draft::of(Changes::new()).prepare(None, &self.config.limits)?;
         let from = fork.from;
-        self.write(Sync::Durable, move |ctx| {
+        self.write_new(move |ctx| {
             let (origin, place) = sessions::fork_place(ctx.tx, &from)?;
             let new = NewFork { origin, place, id: id.clone(), snapshot, prepared: prepared.clone() };
             sessions::fork(ctx, &new)
@@ -339,6 +349,7 @@ impl<B: Backend> Inner<B> {
         let key = key.clone();
         let num = self.write(Sync::Durable, move |ctx| sessions::delete(ctx, &key)).await?;
         if let Some(num) = num {
+            self.standing.deleted(num);
             self.cache.forget(num);
             self.news.tell(num);
         }
@@ -502,7 +513,7 @@ impl<B: Backend> Inner<B> {
         let checking = tokio::task::spawn_blocking(move || import::Checked::new(session, &limits));
         let mut checked = checking.await.map_err(|e| Error::internal("an import broke down").with_source(e))??;
         checked.name(|| SnapshotId::from_uuid(self.config.clock.uuid()));
-        self.write(Sync::Durable, move |ctx| import::write(ctx, &checked)).await
+        self.write_new(move |ctx| import::write(ctx, &checked)).await
     }
 
     pub(crate) async fn artifacts(&self, query: ArtifactQuery) -> Result<Vec<StoredArtifact>> {

@@ -67,6 +67,18 @@ impl Standing {
         }
     }
 
+    /// A session was deleted: its turns stand nowhere.
+    pub(crate) fn deleted(&self, num: u64) {
+        let turns = &mut *self.lock();
+        turns.turns.retain(|turn, _| turn.session != num);
+        turns.last.retain(|_, turn| turn.session != num);
+    }
+
+    /// A session was made under a name: what is known by that name is of another one, whoever deleted that.
+    pub(crate) fn made(&self, session: &SessionKey) {
+        self.lock().last.remove(session);
+    }
+
     /// Where a turn stands. Another handle may have written to it since.
     pub(crate) fn of(&self, turn: TurnId) -> Option<Place> {
         self.lock().turns.get(&turn).map(|stand| stand.at)
@@ -103,5 +115,22 @@ mod tests {
         assert_eq!((standing.of(turn(3)), standing.place(&session, Point::new(5))), (None, Some(place(5))));
         standing.ended(turn(5));
         assert_eq!(standing.place(&session, Point::new(5)), None);
+    }
+
+    #[test]
+    fn points_of_a_session_that_is_gone_are_not_known() {
+        let standing = Standing::default();
+        let session = SessionKey::of("a", "u", "s").unwrap();
+        let place = |num| Place { num, segment: 1, seq: 2 };
+        let turn = |session| TurnId { session, begin: 2 };
+        standing.begun(turn(1), &session, place(1), place(1));
+        standing.made(&session);
+        assert_eq!(standing.place(&session, Point::new(2)), None);
+        // The old one's end does not take the new one's turn along, nor does its deletion.
+        standing.begun(turn(2), &session, place(2), place(2));
+        standing.deleted(1);
+        assert_eq!((standing.of(turn(1)), standing.place(&session, Point::new(2))), (None, Some(place(2))));
+        standing.deleted(2);
+        assert_eq!((standing.of(turn(2)), standing.place(&session, Point::new(2))), (None, None));
     }
 }
