@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use everturn::store::{
     At, BeginTurn, CreateSession, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _, StoreExt as _,
@@ -251,6 +251,29 @@ async fn ends_are_committed_by_their_callers() {
         assert!(by_writer < 10, "of 20 turns' writes the writer made {by_writer} ({durability:?})");
         assert_eq!(store.head_state(&key).await.unwrap().turns(), 20);
     }
+}
+
+/// SQLite waits for another program by sleeping, which on a caller's thread would keep all its tasks.
+#[tokio::test]
+async fn another_program_that_holds_the_file_is_not_waited_for_by_callers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, witness) = watched(dir.path(), Durability::PowerSafe);
+    let key = SessionKey::of("a", "u", "s").unwrap();
+    store.create(CreateSession::at(key.clone())).await.unwrap();
+    let begun = store.begin(turn(&key, "1")).await.unwrap().begun().unwrap();
+    let_pen_be_put_down().await;
+    let other = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut end = store.end(EndTurn::completed(begun.fence, done()));
+    let start = Instant::now();
+    assert!(at_once(&mut end).await.is_none(), "it was written while another program held the file");
+    // SQLite would have waited for half a minute.
+    assert!(start.elapsed() < Duration::from_secs(10), "the caller's thread was kept for {:?}", start.elapsed());
+    other.execute_batch("COMMIT").unwrap();
+    let before = witness.by_writer();
+    assert!(end.await.unwrap().on_head);
+    assert_eq!(witness.by_writer(), before + 1, "the writer's thread did not write it");
+    store.begin(turn(&key, "2")).await.unwrap().begun().unwrap();
 }
 
 /// Whoever ends while the disk is busy with others does not wait to be committed, and shares the next wait for the disk.

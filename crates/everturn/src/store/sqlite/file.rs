@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
@@ -23,6 +24,8 @@ const FORMAT: i32 = 4;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PAGE_SIZE: u32 = 4096;
+/// How long other programs that hold the file are waited for, by those who have time.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Migrations by the format they lead to.
 const MIGRATIONS: [&str; FORMAT as usize] = [
     include_str!("schema.sql"),
@@ -241,14 +244,14 @@ impl StoreFile {
         }
         .map_err(|e| failure(e, "open"))?;
         let setup = || -> rusqlite::Result<()> {
-            conn.busy_timeout(std::time::Duration::from_secs(30))?;
+            conn.busy_timeout(BUSY_TIMEOUT)?;
             conn.set_prepared_statement_cache_capacity(128);
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             match access {
                 Access::Alone => {
                     // Before anything is read, or SQLite would look at the log as others do. They are not waited for.
-                    conn.busy_timeout(std::time::Duration::ZERO)?;
+                    conn.busy_timeout(Duration::ZERO)?;
                     conn.pragma_update(None, "locking_mode", "exclusive")?;
                 }
                 Access::Write => {

@@ -9,13 +9,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use super::super::engine::{Ctx, Effort, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log, move_log_alone};
 use super::crowd::Crowd;
-use super::file::{Access, PAGE_SIZE, StoreFile, TurnLock};
+use super::file::{Access, BUSY_TIMEOUT, PAGE_SIZE, StoreFile, TurnLock};
 use super::inbox::Patience;
 use super::job::Job;
 use super::readers::Seats;
@@ -77,6 +78,15 @@ struct Committed {
     batch: Vec<Box<dyn Job>>,
     /// Its number, if it must get to the disk.
     number: Option<u64>,
+}
+
+/// Why a batch was not written.
+enum Failed {
+    /// Another program writes to the file, and there is no time to wait for it.
+    Busy,
+    /// One of the batch is to blame, by its place in it.
+    One(usize, Error),
+    Whole(Error),
 }
 
 /// What is left to do after a write on a caller's thread.
@@ -149,7 +159,11 @@ impl Pen {
             Ok(held) => held,
             Err(error) => return answer_all(batch, &error),
         };
-        let Some(committed) = self.commit(batch, Pace::Whole) else { return };
+        let committed = match self.commit(batch, Pace::Whole) {
+            Ok(Some(committed)) => committed,
+            Ok(None) => return,
+            Err(batch) => return answer_all(batch, &Error::internal("a write was given up that could have waited")),
+        };
         drop(held);
         self.acknowledge(committed);
         self.move_log_on();
@@ -165,7 +179,11 @@ impl Pen {
         let lock = self.lock.clone();
         let Some(held) = lock.try_hold() else { return Err(job) };
         self.note_crowd(1);
-        let Some(committed) = self.commit(vec![job], Pace::Brief) else { return Ok(Left::Nothing) };
+        let committed = match self.commit(vec![job], Pace::Brief) {
+            Ok(Some(committed)) => committed,
+            Ok(None) => return Ok(Left::Nothing),
+            Err(mut batch) => return batch.pop().map_or(Ok(Left::Nothing), Err),
+        };
         drop(held);
         self.acknowledge(committed);
         Ok(if self.is_log_to_be_moved() || self.recent.is_due(self.file.journal()) {
@@ -256,34 +274,39 @@ impl Pen {
         Ok(())
     }
 
-    /// Commits a batch, or what is left of it without those who break it. Whoever is not committed is answered.
-    fn commit(&mut self, mut batch: Vec<Box<dyn Job>>, pace: Pace) -> Option<Committed> {
+    /// Commits a batch, or what is left of it without those who break it. Whoever is not committed is answered. It comes back
+    /// where another program would have to be waited for longer than there is time.
+    fn commit(&mut self, mut batch: Vec<Box<dyn Job>>, pace: Pace) -> Result<Option<Committed>, Vec<Box<dyn Job>>> {
         while !batch.is_empty() {
             if let Err(error) = self.circumstances.check_open() {
                 answer_all(batch, &error);
-                return None;
+                return Ok(None);
             }
             // Whoever sees the commit must know that it is not on disk yet.
             let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
             let number = self.syncer.as_ref().filter(|_| durable).map(|syncer| syncer.next());
-            let Err((culprit, error)) = self.run(&mut batch, pace) else {
+            let Err(failed) = self.run(&mut batch, pace) else {
                 self.counters.committed(batch.len());
-                return Some(Committed { batch, number });
+                return Ok(Some(Committed { batch, number }));
             };
             if let (Some(syncer), Some(number)) = (&self.syncer, number) {
                 syncer.hand_over(number, Vec::new());
             }
-            self.circumstances.note(&error);
-            match culprit {
+            match failed {
+                Failed::Busy => return Err(batch),
                 // Nothing of the batch was kept. The one to blame is told; the others go on without it.
-                Some(culprit) => batch.remove(culprit).answer(Err(error)),
-                None => {
+                Failed::One(culprit, error) => {
+                    self.circumstances.note(&error);
+                    batch.remove(culprit).answer(Err(error));
+                }
+                Failed::Whole(error) => {
+                    self.circumstances.note(&error);
                     answer_all(batch, &error);
-                    return None;
+                    return Ok(None);
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     /// Answers those whose writes need not be on disk, and has the others answered when theirs are.
@@ -300,30 +323,27 @@ impl Pen {
         syncer.hand_over(number, durable);
     }
 
-    /// Runs a batch in one transaction. An error comes with the one who is to blame, if it is one of them.
-    fn run(&mut self, batch: &mut [Box<dyn Job>], pace: Pace) -> Result<(), (Option<usize>, Error)> {
-        let whole = |error: Error| (None, error);
-        self.set_sync(self.syncs_in_commit(batch)).map_err(whole)?;
-        let conn = self.conn.as_ref().ok_or_else(|| whole(Error::unavailable("the store is closed: reopen it")))?;
-        let run = |sql: &str| {
-            let mut statement = conn.prepare_cached(sql).map_err(|e| failure(e, "write"))?;
-            statement.execute([]).map(drop).map_err(|e| failure(e, "write"))
-        };
-        run("BEGIN IMMEDIATE").map_err(whole)?;
+    /// Runs a batch in one transaction.
+    fn run(&mut self, batch: &mut [Box<dyn Job>], pace: Pace) -> Result<(), Failed> {
+        self.set_sync(self.syncs_in_commit(batch)).map_err(Failed::Whole)?;
+        let conn = self.conn.as_ref();
+        let conn = conn.ok_or_else(|| Failed::Whole(Error::unavailable("the store is closed: reopen it")))?;
+        let run = |sql: &str| conn.prepare_cached(sql)?.execute([]).map(drop);
+        begin(conn, pace)?;
         let recent = &mut self.recent;
         let fill_at = (pace == Pace::Whole).then_some(self.file.journal());
         let outcome = self.circumstances.with_env(|env| {
-            let mut rows = Rows::open(conn, recent).map_err(whole)?;
+            let mut rows = Rows::open(conn, recent).map_err(Failed::Whole)?;
             rows.expect(batch.len());
             for (i, job) in batch.iter_mut().enumerate() {
                 let mut ctx = Ctx { tx: &mut rows, env };
                 let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.run(&mut ctx)));
                 let ran = ran.unwrap_or_else(|_| Err(Error::internal("a rule panicked")));
-                ran.map_err(|error| (Some(i), error))?;
+                ran.map_err(|error| Failed::One(i, error))?;
             }
-            rows.close(fill_at).map_err(whole)
+            rows.close(fill_at).map_err(Failed::Whole)
         });
-        let outcome = outcome.and_then(|()| run("COMMIT").map_err(whole));
+        let outcome = outcome.and_then(|()| run("COMMIT").map_err(|e| Failed::Whole(failure(e, "write"))));
         if outcome.is_err() {
             self.counters.rolled_back();
             self.recent.forget();
@@ -463,6 +483,23 @@ impl Pen {
         let _held = self.lock.hold()?;
         move_log_alone(&self.file, &self.circumstances)
     }
+}
+
+/// Begins a transaction. SQLite is waited for only where there is time: processes that take turns by their lock never keep it
+/// from writing, but other programs may, and whoever moves the whole log into the file.
+fn begin(conn: &Connection, pace: Pace) -> Result<(), Failed> {
+    let whole = |error| Failed::Whole(failure(error, "write"));
+    if pace == Pace::Brief {
+        conn.busy_timeout(Duration::ZERO).map_err(whole)?;
+    }
+    let begun = conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]).map(drop));
+    if pace == Pace::Brief {
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(whole)?;
+    }
+    begun.map_err(|error| match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy) if pace == Pace::Brief => Failed::Busy,
+        _ => whole(error),
+    })
 }
 
 fn answer_all(batch: Vec<Box<dyn Job>>, error: &Error) {
