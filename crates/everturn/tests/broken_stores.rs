@@ -55,6 +55,8 @@ broken_stores! {
     forks_that_die_with_their_original: |_| sessions::ForksDieWithTheirOriginal => "forks::a_fork_outlives_its_original";
     parents_that_are_gone: |_| heads::ParentsAreRemembered::default() =>
         "forks::a_fork_names_no_snapshot_of_an_original_that_is_gone";
+    invocations_that_are_forgotten: |_| heads::InvocationsAreForgotten::default() =>
+        "forks::a_fork_knows_whose_turns_it_has_inherited";
     forks_that_copy_usage: |_| sessions::ForkCopiesUsage => "forks::a_fork_begins_where_the_other_stands";
     forks_that_copy_messages: |_| heads::ForkCopiesMessages => "forks::forks_and_originals_go_their_own_ways",
         "forks::a_fork_goes_on_counting_versions";

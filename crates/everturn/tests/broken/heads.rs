@@ -201,6 +201,21 @@ impl Breakage for PointsAreRemembered {
     }
 }
 
+/// Whose turn an event belongs to is known the first time it is read.
+#[derive(Debug, Default)]
+pub(crate) struct InvocationsAreForgotten(Mutex<bool>);
+
+#[async_trait]
+impl Breakage for InvocationsAreForgotten {
+    async fn events(&self, inner: &Inner, query: EventQuery) -> Result<Page<Event>> {
+        let mut page = inner.events(query).await?;
+        if std::mem::replace(&mut *self.0.lock().unwrap(), true) {
+            page.items.iter_mut().for_each(|event| event.invocation_id = None);
+        }
+        Ok(page)
+    }
+}
+
 /// A fork is a copy of what was said.
 #[derive(Debug)]
 pub(crate) struct ForkCopiesMessages;

@@ -3,8 +3,8 @@
 use super::bench::{Bench, answer, edit, end, iteration, json, key, told, turn, turn_at, turn_from};
 use super::verdict::{Check, holds, refused, same, there};
 use crate::store::{
-    ArtifactQuery, At, Commit, CreateSession, EventQuery, ForkSession, ListSnapshots, SnapshotRef, StoreExt, TurnRef,
-    UpdateSession,
+    ArtifactQuery, At, Commit, CreateSession, EndTurn, EventQuery, ForkSession, ListSnapshots, SnapshotRef, StoreExt,
+    TurnRef, UpdateSession,
 };
 use crate::{
     Artifact, ErrorKind, Event, FinishReason, ForkOrigin, Message, NewSnapshot, Outcome, Part, SessionId, SessionKey,
@@ -227,6 +227,26 @@ pub(super) async fn a_fork_names_no_snapshot_of_an_original_that_is_gone(t: Benc
     same(t.snapshot(again).await?.parent_id, None, "the parent of a turn's snapshot")?;
     let nearest = t.store.snapshot(SnapshotRef::Nearest(forked, one.point)).await?;
     same(nearest.map(|snapshot| snapshot.snapshot_id), None, "the nearest snapshot of an inherited point")
+}
+
+pub(super) async fn a_fork_knows_whose_turns_it_has_inherited(t: Bench) -> Check {
+    let session = t.session("s").await?;
+    let dead = t.begin(&session, "one").await?;
+    t.outlive_leases();
+    t.say(&session, "two").await?;
+    // The first attempt is off every line now; the second one goes on beside the branch.
+    let again = t.store.take_over(dead.turn).await?;
+    let two = answer("one").event(Event::model("helper", Message::model("and more")));
+    let receipt = t.store.end(EndTurn::completed(again.fence, two)).await?;
+    let forked = t.store.fork(fork_at(At::Point(session.clone(), receipt.point), "f")).await?.key();
+    // Without the turn's begin, which says whose it is.
+    let last = EventQuery { tail: Some(1), ..EventQuery::of(forked) };
+    let before = t.query(last.clone()).await?;
+    holds(before.iter().any(|event| event.invocation_id.is_some()), "its last event has an invocation")?;
+    t.store.delete(&session).await?;
+    same(t.query(last.clone()).await?, before.clone(), "its last event once the original is deleted")?;
+    t.store.purge(&session).await?;
+    same(t.query(last).await?, before, "its last event once the original is purged")
 }
 
 pub(super) async fn a_fork_goes_on_counting_versions(t: Bench) -> Check {

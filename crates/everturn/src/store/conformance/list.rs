@@ -245,6 +245,7 @@ macro_rules! __conformance_list {
             a_fork_can_go_back_before_its_own_beginning: "A fork can be rewound into what it inherited.",
             a_fork_outlives_its_original: "Deleting and purging the original leave its forks whole.",
             a_fork_names_no_snapshot_of_an_original_that_is_gone: "A fork names no snapshot that went with its original.",
+            a_fork_knows_whose_turns_it_has_inherited: "A fork's inherited events keep their invocation.",
             a_fork_goes_on_counting_versions: "A fork's artifact versions go on from the fork point's count.",
             a_fork_stays_with_its_user: "A fork has the same app, user and scopes.",
         }

@@ -27,7 +27,7 @@ impl EventReader<'_> {
                 self.invocations.insert((meta.num, turn), begin.invocation.clone());
                 Some(begin.invocation.clone())
             }
-            (None, Some(turn)) => self.invocation_of(meta.num, turn)?,
+            (None, Some(turn)) => self.invocation_of(meta, turn)?,
             _ => body.invocation.clone(),
         };
         let versions = self.versions(meta, &body)?;
@@ -50,16 +50,38 @@ impl EventReader<'_> {
         events.collect()
     }
 
-    fn invocation_of(&mut self, num: u64, turn: u64) -> Result<Option<InvocationId>> {
+    fn invocation_of(&mut self, meta: &RecordMeta, turn: u64) -> Result<Option<InvocationId>> {
+        let num = meta.num;
         if let Some(known) = self.invocations.get(&(num, turn)) {
             return Ok(Some(known.clone()));
         }
-        let Some(begin) = self.read.record(num, turn)? else { return Ok(None) };
-        let found = Body::decode(&begin.body)?.begin.map(|begin| begin.invocation);
+        let begin = match self.read.record(num, turn)? {
+            Some(begin) => Some(begin),
+            None => self.later_begin(meta, turn)?,
+        };
+        let found = match begin {
+            Some(begin) => Body::decode(&begin.body)?.begin.map(|begin| begin.invocation),
+            None => None,
+        };
         if let Some(found) = &found {
             self.invocations.insert((num, turn), found.clone());
         }
         Ok(found)
+    }
+
+    /// The begin of a later attempt at a turn. The first one is gone where nothing but the later one's line was kept, for a
+    /// fork that outlived the session.
+    fn later_begin(&self, meta: &RecordMeta, turn: u64) -> Result<Option<RecordRow>> {
+        let (num, mut found) = (meta.num, None);
+        let scan = Scan { num, from: turn, to: meta.seq, segment: None, only: Only::All, newest_first: true };
+        self.read.scan_meta(scan, &mut |other: RecordMeta| {
+            if other.kind != RecordKind::Begin || other.turn != Some(turn) {
+                return Ok(Flow::More);
+            }
+            found = Some(other.seq);
+            Ok(Flow::Stop)
+        })?;
+        found.map(|seq| self.read.record(num, seq)).transpose().map(Option::flatten)
     }
 
     /// The versions that the artifacts a record put were given when its turn completed.
