@@ -82,6 +82,16 @@ impl Crowd {
     }
 }
 
+/// Turns by one session; how many there were in a second.
+pub(super) async fn speak_alone(store: &SqliteStore, key: &SessionKey, talk: &mut Talk, turns: usize) -> Result<f64> {
+    let contents = (0..turns).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
+    let start = Instant::now();
+    for content in contents {
+        turn(store, key, content, Reading::Nothing).await?;
+    }
+    Ok(turns as f64 / start.elapsed().as_secs_f64())
+}
+
 async fn speak_bare(bare: &Arc<BareWriter>, bytes: TurnBytes, turns: usize) -> Result<f64> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
@@ -113,12 +123,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         take_turns(&store, &key, &mut talk, WARM_UP).await?;
         let mut rounds = Vec::new();
         for _ in 0..bench.pick(12, 8) {
-            let contents = (0..ONE_ROUND).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
-            let start = Instant::now();
-            for content in contents {
-                turn(&store, &key, content, Reading::Nothing).await?;
-            }
-            let alone = ONE_ROUND as f64 / start.elapsed().as_secs_f64();
+            let alone = speak_alone(&store, &key, &mut talk, ONE_ROUND).await?;
             let together = crowd.speak(&store, EACH_ROUND).await?;
             let start = Instant::now();
             for _ in 0..ONE_ROUND {

@@ -3,16 +3,16 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use everturn::store::{SqliteOptions, SqliteStore};
 
-use super::group::{Crowd, SESSIONS};
+use super::group::{Crowd, SESSIONS, speak_alone};
 use super::{Bench, progress};
 use crate::report::{Bar, Figure};
 use crate::stats::median;
-use crate::workload::{Reading, Talk, create, turn, turns as take_turns};
+use crate::workload::{Talk, create, turns as take_turns};
 
 pub(super) const FIGURES: &[Figure] = &[Figure {
     name: "group_ratio_slow_disk",
@@ -43,12 +43,7 @@ pub(super) fn run(bench: &Bench) -> Result<Vec<f64>> {
         take_turns(&store, &key, &mut talk, WARM_UP).await?;
         let (mut ratios, mut rates) = (Vec::new(), Vec::new());
         for _ in 0..bench.pick(8, 4) {
-            let contents = (0..ONE_ROUND).map(|_| talk.plain()).collect::<Result<Vec<_>>>()?;
-            let start = Instant::now();
-            for content in contents {
-                turn(&store, &key, content, Reading::Nothing).await?;
-            }
-            let alone = ONE_ROUND as f64 / start.elapsed().as_secs_f64();
+            let alone = speak_alone(&store, &key, &mut talk, ONE_ROUND).await?;
             let together = crowd.speak(&store, EACH_ROUND).await?;
             ratios.push(together / alone);
             rates.push(together);
