@@ -59,10 +59,8 @@ impl EventReader<'_> {
             Some(begin) => Some(begin),
             None => self.later_begin(meta, turn)?,
         };
-        let found = match begin {
-            Some(begin) => Body::decode(&begin.body)?.begin.map(|begin| begin.invocation),
-            None => None,
-        };
+        let body = begin.map(|begin| Body::decode(&begin.body)).transpose()?;
+        let found = body.and_then(|body| body.begin).map(|begin| begin.invocation);
         if let Some(found) = &found {
             self.invocations.insert((num, turn), found.clone());
         }

@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread that was roused looks out for what it was roused for: a few times what a plain record takes to make.
+/// How long a thread that was roused looks out for what it was roused for: twice what a plain record takes to make and write.
 const LOOK_OUT: Duration = Duration::from_micros(50);
 
 /// Things sent to one thread, in order.
