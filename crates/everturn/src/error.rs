@@ -38,6 +38,9 @@ pub enum ErrorKind {
     Unsupported,
     /// The store cannot be reached or written right now. Retry later; nothing was written.
     Unavailable,
+    /// The disk failed while something was written, and it may be kept or not. Look before you do it again; a turn with a
+    /// key can be sent again as it is.
+    UnknownOutcome,
     /// What is stored is damaged. Restore from a backup; the text names the place.
     Corrupt,
     /// A bug in Everturn.
@@ -63,6 +66,7 @@ impl ErrorKind {
             Self::Aborted => "aborted",
             Self::Unsupported => "unsupported",
             Self::Unavailable => "unavailable",
+            Self::UnknownOutcome => "unknown_outcome",
             Self::Corrupt => "corrupt",
             Self::Internal => "internal",
         }
@@ -84,6 +88,8 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    /// Whether it leaves it unknown what is on disk.
+    disk_failed: bool,
 }
 
 /// A `Result` with Everturn's [`Error`].
@@ -92,7 +98,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of a kind, with a text that says what happened and names the fix.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+        Self(Box::new(Inner { kind, message: message.into(), source: None, disk_failed: false }))
     }
 
     /// The same error with its cause attached.
@@ -129,7 +135,34 @@ constructors! {
     aborted => Aborted, unavailable => Unavailable, corrupt => Corrupt, internal => Internal, unsupported => Unsupported,
 }
 
+#[cfg(feature = "sqlite")]
 impl Error {
+    /// The disk failed while something was done: nobody knows what is there.
+    pub(crate) fn disk_failed(doing: &str) -> Self {
+        let mut error = Self::unavailable(format!("the disk failed while the store was to {doing}"));
+        error.0.disk_failed = true;
+        error
+    }
+
+    /// Whether a store must not go on after it before it was opened anew.
+    pub(crate) fn is_disk_failure(&self) -> bool {
+        self.0.disk_failed
+    }
+
+    /// The same for a write that may have been kept all the same.
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.0.kind = ErrorKind::UnknownOutcome;
+        self.0.message.push_str(", which may be kept or not");
+        self
+    }
+}
+
+impl Error {
+    /// Whether the store could not write, as opposed to refusing what it was given.
+    pub(crate) fn is_stores(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::UnknownOutcome)
+    }
+
     pub(crate) fn of_another_agent(session: &crate::SessionId) -> Self {
         Self::conflict(format!("session {session} belongs to another agent of this app: use another id"))
     }

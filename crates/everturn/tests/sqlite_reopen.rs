@@ -50,7 +50,7 @@ async fn fail(store: &SqliteStore, fails: &AtomicBool) {
     fails.store(true, Ordering::SeqCst);
     // What is not acknowledged may be there all the same.
     let error = turn(store, &key("failing")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert_eq!(error.kind(), ErrorKind::UnknownOutcome);
     let error = store.existing(&key("s")).await.unwrap_err();
     assert!(error.to_string().contains("reopen"), "{error}");
     fails.store(false, Ordering::SeqCst);
@@ -111,7 +111,7 @@ async fn a_failure_that_comes_while_a_store_is_reopened_counts() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     hangs.store(false, Ordering::SeqCst);
     go_on.send(()).unwrap();
-    assert_eq!(write.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(write.await.unwrap().unwrap_err().kind(), ErrorKind::UnknownOutcome);
     let refused = timeout(FOREVER, reopen).await.expect("it waits for ever").unwrap();
     let refused = refused.expect_err("it was reopened as if nothing had happened");
     assert!(refused.to_string().contains("close it there"), "{refused}");

@@ -77,7 +77,8 @@ struct Watched {
 impl Watched {
     fn note<T>(&self, operation: &'static str, answer: Result<T>) -> Result<T> {
         self.metrics.operation(operation, answer.as_ref().map(|_| ()).map_err(|error| error.kind()));
-        if answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable) {
+        let failed = |error: &Error| matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::UnknownOutcome);
+        if answer.as_ref().is_err_and(failed) {
             self.failed.notify_one();
         }
         answer

@@ -111,6 +111,7 @@ impl ErrorKind {
             Self::Unsupported => "UNIMPLEMENTED",
             Self::Corrupt => "DATA_LOSS",
             Self::Internal => "INTERNAL",
+            Self::UnknownOutcome => "UNKNOWN",
         }
     }
 }

@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::Run;
-use crate::ErrorKind;
 use crate::json::Json;
 use crate::store::{KeepChunks, Store};
 use crate::stream::{Chunk, Ring};
@@ -127,7 +126,7 @@ async fn keep(store: Arc<dyn Store>, fence: Fence, ring: Arc<Ring>) {
         let next = number + pack.len() as u64;
         match store.keep_chunks(KeepChunks::new(fence, number, pack)).await {
             Ok(()) => ring.kept(next),
-            Err(error) if error.kind() == ErrorKind::Unavailable && !ring.is_closed() => {
+            Err(error) if error.is_stores() && !ring.is_closed() => {
                 tracing::warn!(%error, "a stream could not be kept; it is tried again");
                 tokio::time::sleep(AGAIN).await;
             }

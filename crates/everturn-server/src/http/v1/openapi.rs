@@ -59,7 +59,7 @@ fn members(value: &mut Value) -> impl Iterator<Item = (&String, &mut Value)> {
 /// events are.
 fn common_answers(path: &str, operation: &mut Value) {
     let takes = |name: &str| operation.get(name).is_some();
-    let mut common = vec!["401", "403", "429", "503"];
+    let mut common = vec!["401", "403", "429", "500", "503"];
     if takes("parameters") || takes("requestBody") {
         common.push("400");
     }
@@ -109,6 +109,7 @@ fn described(status: &str) -> &'static str {
         "413" => "The body, or what it adds up to, is larger than the limit.",
         "415" => "The body is not of the content type that is described.",
         "429" => "Too many requests: `Retry-After` says when to come back.",
+        "500" => "Something broke; `code` is `unknown_outcome` where what was to be written may be kept or not.",
         "503" => "The store cannot be reached at the moment: `Retry-After` says when to try again.",
         _ => "See `detail`.",
     }

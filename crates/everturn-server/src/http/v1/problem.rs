@@ -78,6 +78,8 @@ fn status_of(kind: ErrorKind) -> StatusCode {
         ErrorKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         ErrorKind::Unsupported => StatusCode::NOT_IMPLEMENTED,
         ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        // Not 503: programs that send such a request again by themselves could have it done twice.
+        ErrorKind::UnknownOutcome => StatusCode::INTERNAL_SERVER_ERROR,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
@@ -85,7 +87,8 @@ fn status_of(kind: ErrorKind) -> StatusCode {
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let (status, code) = (status_of(error.kind()), error.kind().name());
-        if status == StatusCode::INTERNAL_SERVER_ERROR {
+        let told = error.kind() == ErrorKind::UnknownOutcome;
+        if status == StatusCode::INTERNAL_SERVER_ERROR && !told {
             // What broke inside is for whoever runs the server.
             tracing::error!(%error, "a request failed");
             return Self::new(status, code, "internal error: the server's log has more");

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::log::{Log, SyncWith};
 use super::owner::open_private;
 use super::rows::begin_journal;
-use super::{Durability, POISON, failure};
+use super::{Durability, failure};
 use crate::{Error, Result};
 
 /// "EvTn": what marks a SQLite file as ours.
@@ -184,7 +184,7 @@ impl StoreFile {
     pub(super) fn sync(&self) -> Result<()> {
         let Some(content) = self.content.as_ref().filter(|_| self.vfs.is_none()) else { return Ok(()) };
         let synced = content.sync_data();
-        synced.map_err(|e| Error::unavailable(format!("{POISON} while the store was to sync its file")).with_source(e))
+        synced.map_err(|e| Error::disk_failed("sync its file").with_source(e))
     }
 
     pub(super) fn path(&self) -> &Path {

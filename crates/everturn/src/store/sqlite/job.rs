@@ -64,7 +64,10 @@ impl<T: Send, F: FnMut(&mut Ctx<'_>) -> Result<T> + Send> Job for RuleJob<T, F> 
 
     fn answer(mut self: Box<Self>, outcome: Result<()>) {
         if let Err(error) = outcome {
-            self.result = Some(Err(error));
+            // What was refused wrote nothing, but was refused for what may not be kept.
+            let refused = matches!(self.result, Some(Err(_))) && error.kind() == ErrorKind::UnknownOutcome;
+            let again = || Error::unavailable("the disk failed while others wrote: try again when the store is open");
+            self.result = Some(Err(if refused { again() } else { error }));
         }
         if let Some(reply) = self.reply.take() {
             // Nobody may be waiting any more.

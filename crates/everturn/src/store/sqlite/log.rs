@@ -11,7 +11,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::POISON;
 use super::file::StoreFile;
 use crate::{Error, Result};
 
@@ -67,6 +66,6 @@ impl Log {
                 file.ok_or_else(|| io::Error::other("the log is not open")).and_then(|file| file.sync_data())
             }
         };
-        synced.map_err(|e| Error::unavailable(format!("{POISON} while the store was to sync its log")).with_source(e))
+        synced.map_err(|e| Error::disk_failed("sync its log").with_source(e))
     }
 }

@@ -330,7 +330,7 @@ impl Circumstances {
 
     /// Closes the store if an error leaves it unknown what is on disk.
     fn note(&self, error: &Error) {
-        if is_poison(error) {
+        if error.is_disk_failure() {
             tracing::error!(%error, "the store closes itself");
             self.close(error);
         }
@@ -388,18 +388,15 @@ impl Backend for Sqlite {
     }
 }
 
-/// The marker of an error after which nobody knows what is on disk.
-const POISON: &str = "the disk failed";
-
 /// What SQLite said, as the caller needs to know it.
 fn failure(error: rusqlite::Error, doing: &str) -> Error {
     use rusqlite::ErrorCode;
     let code = error.sqlite_error_code();
+    if code == Some(ErrorCode::SystemIoFailure) {
+        return Error::disk_failed(doing).with_source(error);
+    }
     let (kind, text) = match code {
         Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full: make room, then try again".to_owned()),
-        Some(ErrorCode::SystemIoFailure) => {
-            (ErrorKind::Unavailable, format!("{POISON} while the store was to {doing}"))
-        }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             (ErrorKind::Corrupt, "the store's file is damaged: restore it from a backup".to_owned())
         }
@@ -413,8 +410,4 @@ fn failure(error: rusqlite::Error, doing: &str) -> Error {
         _ => (ErrorKind::Internal, format!("SQLite failed to {doing}")),
     };
     Error::new(kind, text).with_source(error)
-}
-
-fn is_poison(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unavailable && error.message().starts_with(POISON)
 }

@@ -343,7 +343,7 @@ impl Pen {
             }
             rows.close(fill_at).map_err(Failed::Whole)
         });
-        let outcome = outcome.and_then(|()| run("COMMIT").map_err(|e| Failed::Whole(failure(e, "write"))));
+        let outcome = outcome.and_then(|()| run("COMMIT").map_err(|e| Failed::Whole(commit_failure(e))));
         if outcome.is_err() {
             self.counters.rolled_back();
             self.recent.forget();
@@ -500,6 +500,12 @@ fn begin(conn: &Connection, pace: Pace) -> Result<(), Failed> {
         Some(ErrorCode::DatabaseBusy) if pace == Pace::Brief => Failed::Busy,
         _ => whole(error),
     })
+}
+
+/// Why a batch was not committed. One whose commit the disk broke off may be read back when the file is opened again.
+fn commit_failure(error: rusqlite::Error) -> Error {
+    let error = failure(error, "write");
+    if error.is_disk_failure() { error.in_doubt() } else { error }
 }
 
 fn answer_all(batch: Vec<Box<dyn Job>>, error: &Error) {

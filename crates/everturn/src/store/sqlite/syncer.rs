@@ -210,6 +210,8 @@ impl Shared {
                 jobs.into_iter().for_each(|job| job.answer(Ok(())));
             }
             Err(error) => {
+                // They are committed, and nobody knows whether the disk has them.
+                let error = error.in_doubt();
                 let (kind, text) = (error.kind(), error.to_string());
                 jobs.into_iter().for_each(|job| job.answer(Err(Error::new(kind, &text))));
             }
