@@ -301,6 +301,10 @@ pub struct Outcome {
     /// What made it fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<TurnError>,
+    /// It failed because its process is gone or could not write its end, and not by itself: asked for again under its
+    /// key, or taken over, it runs again as its next attempt.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
 }
 
 impl Outcome {
@@ -314,6 +318,12 @@ impl Outcome {
     #[must_use]
     pub fn failed(error: TurnError) -> Self {
         Self { finish_reason: Some(FinishReason::Failed), error: Some(error), ..Self::default() }
+    }
+
+    /// A failure that was not the turn's own: it may be run again.
+    #[must_use]
+    pub fn lost(error: TurnError) -> Self {
+        Self { lost: true, ..Self::failed(error) }
     }
 }
 
@@ -334,6 +344,8 @@ pub struct EndedTurn {
     pub snapshot_id: Option<SnapshotId>,
     /// The digest of the state there.
     pub digest: Digest,
+    /// Whether it is on the line of a branch now, be it behind others.
+    pub on_line: bool,
 }
 
 /// A turn that may now write.

@@ -8,7 +8,7 @@ mod broken;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use broken::{Bench, Breakage, Whole, heads, reads, sessions, streams, turns};
+use broken::{Bench, Breakage, Whole, heads, lost, reads, sessions, streams, turns};
 use everturn::ManualClock;
 use everturn::store::conformance::{Verdict, case, cases};
 
@@ -108,6 +108,12 @@ broken_stores! {
     turns_that_end_twice: |_| turns::EndsTwice::default() => "fences::an_ended_turn_writes_no_more",
         "races::a_turn_ends_once";
     only_main: |_| turns::OnlyMain => "branches::a_branch_stands_at_its_own_head";
+
+    the_lost_that_failed_for_good: |_| lost::LostForGood => "lost::it_runs_again_under_its_key",
+        "lost::the_dead_can_be_given_up", "lost::only_what_failed_is_lost";
+    the_lost_that_linger: |_| lost::LostTurnsLinger => "lost::a_lost_turn_has_failed_and_holds_nothing",
+        "lost::a_session_with_lost_turns_can_be_carried";
+    the_lost_that_are_left: |_| lost::TakesOverTheDeadOnly => "lost::it_runs_again_when_it_is_taken_over";
 
     side_lines_that_push: |_| heads::SideLinesPush => "side_lines::a_side_line_never_pushes_a_leaseholder_off",
         "side_lines::a_side_line_does_not_undo_what_came_meanwhile";

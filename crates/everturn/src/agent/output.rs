@@ -114,8 +114,9 @@ pub struct Output {
     pub usage_by_model: BTreeMap<String, Usage>,
     /// The point that was reached, where there is a store.
     pub point: Option<Point>,
-    /// Whether the branch's head stands there. A turn from an older snapshot, or one that another overtook, ends beside
-    /// it: it is kept and can be resumed by its snapshot.
+    /// Whether the branch's head was moved there. A turn from an older snapshot, or one that another overtook, ends beside
+    /// it: it is kept and can be resumed by its snapshot. Where a repeated key is answered, whether the turn is on a
+    /// branch's line now, be it behind others.
     pub on_head: bool,
     /// Inputs that were sent and not worked on, because a turn before them failed.
     pub unprocessed: Vec<Input>,

@@ -340,9 +340,10 @@ impl Run {
     async fn ended_before(self: &Arc<Self>, ended: EndedTurn) -> Driven {
         let store = self.def.store.as_ref().ok_or_else(|| Error::internal("an ended turn without a store"))?;
         let head = store.session(&ended.session).await?.map(|record| record.head);
-        let point = match ended.status {
-            EndStatus::Completed => ended.point,
-            EndStatus::Failed | EndStatus::Aborted => head.unwrap_or(ended.point),
+        // Where a branch went on from it since, it is as little beside its line as it was then.
+        let (point, on_head) = match ended.status {
+            EndStatus::Completed => (ended.point, ended.on_line),
+            EndStatus::Failed | EndStatus::Aborted => (head.unwrap_or(ended.point), head.is_some()),
         };
         let state = store.state(crate::store::At::Point(ended.session.clone(), point)).await?;
         {
@@ -360,7 +361,7 @@ impl Run {
         let mut place = self.place.lock().await;
         place.key = Some(ended.session);
         place.point = Some(point);
-        place.on_head = head == Some(point);
+        place.on_head = on_head;
         place.digest = state.map(|state| state.digest());
         place.finish_reason = ended.outcome.finish_reason;
         place.error = ended.outcome.error;

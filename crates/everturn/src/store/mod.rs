@@ -85,6 +85,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Ends a turn, all or nothing: events, snapshot, scopes and head are written together and durable when
     /// acknowledged. Refused, with nothing written, only as `Fenced`, `Aborted` or `Deleted` (or because the input is
     /// wrong or the store unavailable). A side line that may not move the head completes with `on_head` unset.
+    ///
+    /// One that failed with an outcome that is [`lost`](crate::Outcome::lost) may be run again by its key, or by taking it
+    /// over. Such an end is taken for a turn that another process left dead as well, also when it has lost its branch;
+    /// `Busy` while that process lives.
     async fn end(&self, end: EndTurn) -> Result<Receipt>;
 
     /// Writes an edit outside a turn; durable when acknowledged. `Busy` while a turn runs on the branch, unless it may go
@@ -97,8 +101,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Says that a turn's writer is alive. `Fenced`, `Aborted` or `Deleted` if it no longer may write.
     async fn renew(&self, fence: &Fence) -> Result<()>;
 
-    /// Takes over a turn whose writer is gone: its records are voided, its tool calls and snapshot id kept, and the
-    /// old fence refused. `Busy` while the writer lives.
+    /// Takes over a turn whose writer is gone, or that was lost: its records are voided, its tool calls and snapshot id
+    /// kept, and the old fence refused. One that was lost gets a fresh snapshot id. `Busy` while the writer lives.
     async fn take_over(&self, turn: TurnId) -> Result<Begun>;
 
     /// Keeps chunks of a turn's stream, in a place of their own: visible to every process when it returns, on disk no

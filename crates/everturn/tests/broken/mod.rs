@@ -3,6 +3,7 @@
 //! [`Breakage`] has every method of a store and passes each on; what breaks a promise overrides one or two of them.
 
 pub(crate) mod heads;
+pub(crate) mod lost;
 pub(crate) mod reads;
 pub(crate) mod sessions;
 pub(crate) mod streams;

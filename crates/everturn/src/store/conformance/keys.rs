@@ -47,6 +47,7 @@ pub(super) async fn a_completed_turn_is_answered_from_what_was_kept(t: Bench) ->
     same((found.status, &found.outcome), (EndStatus::Completed, &outcome), "how it ended")?;
     let wanted = (receipt.point, receipt.digest, Some(id));
     same((found.point, found.digest, found.snapshot_id), wanted, "where it ended")?;
+    holds(found.on_line, "it is on main's line, behind what came later")?;
     same(t.footprint(&key).await?, before, "what repeating left")
 }
 

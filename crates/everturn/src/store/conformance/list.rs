@@ -157,6 +157,15 @@ macro_rules! __conformance_list {
             racing_first_requests_make_one_session: "Racing first requests with one key make one session.",
             a_side_line_has_keys_as_well: "Keys work on side lines.",
         }
+        lost {
+            a_lost_turn_has_failed_and_holds_nothing: "A turn that is lost has failed for everybody, and holds nothing.",
+            it_runs_again_under_its_key: "A key whose turn was lost makes the next attempt at it.",
+            what_did_nothing_begins_where_the_branch_stands_now: "One that wrote no step begins anew at the head.",
+            it_runs_again_when_it_is_taken_over: "A turn that was lost can be taken over; one that failed cannot.",
+            the_dead_can_be_given_up: "A dead turn can be ended as lost, also after its branch was taken.",
+            only_what_failed_is_lost: "A turn is lost as failed, or not at all.",
+            a_session_with_lost_turns_can_be_carried: "A session with lost turns is exported, imported and sound.",
+        }
         side_lines {
             a_snapshot_at_a_free_head_takes_the_lease: "A start at a snapshot that is a free head takes the lease.",
             a_start_by_snapshot_never_waits: "A start by snapshot never waits.",

@@ -76,6 +76,7 @@ mod keys;
 mod limits;
 mod list;
 mod listing;
+mod lost;
 mod races;
 mod records;
 mod scopes;

@@ -11,7 +11,7 @@ use crate::{
     TurnStatus, Usage, View,
 };
 
-async fn exported(store: &dyn Store, key: &SessionKey) -> crate::Result<Vec<Entry>> {
+pub(super) async fn exported(store: &dyn Store, key: &SessionKey) -> crate::Result<Vec<Entry>> {
     let mut page = store.export(key, None).await?;
     let mut entries = page.entries;
     while let Some(next) = page.next {

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use super::body::Body;
 use super::prepare::Prepared;
+use super::read::preceding;
 use super::rules::{Ctx, NewRecord, Step, head_of, live_session, no_branch};
 use super::sessions::{NewSession, create};
-use super::tables::{Head, KeyRow, Place, RecordMeta, SessionRow, SnapshotRow, TurnRow};
-use super::turns::{Written, ended, find_turn};
+use super::tables::{Flow, Head, KeyRow, Only, Read, RecordMeta, Scan, SessionRow, SnapshotRow, StreamRow, TurnRow};
+use super::turns::{Written, ended, find_turn, last_record};
 use crate::digest::Digest;
 use crate::session::SessionKey;
 use crate::snapshot::SnapshotStatus;
 use crate::state::{Scope, StateDelta, Tip, split_key};
 use crate::store::{BeginTurn, Busy, Start, TurnRef};
-use crate::turn::{Begin, Begun, Fence, RecordKind};
-use crate::{BranchName, Error, Point, Result, TurnId};
+use crate::turn::{Begin, Begun, EndedTurn, Fence, RecordKind};
+use crate::{BranchName, Error, Point, Result, SnapshotId, TurnId};
 
 /// A turn about to begin, made ready.
 #[derive(Clone)]
@@ -32,8 +33,10 @@ pub(crate) fn begin(ctx: &mut Ctx<'_>, new: &NewTurn) -> Result<Step<Written<Beg
         (Some((session, _)), Some(key)) => ctx.tx.key(session.num, key)?,
         _ => None,
     };
-    if let (Some((session, _)), Some(row)) = (&found, &known) {
-        return repeated(ctx, session, row, new);
+    if let (Some((session, _)), Some(row)) = (&found, &known)
+        && let Some(answer) = repeated(ctx, session, row, new)?
+    {
+        return Ok(Step::Done(answer));
     }
     if let Some(id) = request.snapshot {
         ctx.check_snapshot_id(id, None)?;
@@ -244,42 +247,102 @@ fn find_start(ctx: &Ctx<'_>, request: &BeginTurn) -> Result<Option<(SessionRow, 
     }
 }
 
-/// A key that was used before.
-fn repeated(ctx: &mut Ctx<'_>, session: &SessionRow, row: &KeyRow, new: &NewTurn) -> Result<Step<Written<Begin>>> {
+/// The answer to a key that was used before; nothing where its turn was lost before it did anything.
+fn repeated(ctx: &mut Ctx<'_>, session: &SessionRow, row: &KeyRow, new: &NewTurn) -> Result<Option<Written<Begin>>> {
     if row.payload != new.payload {
         return Err(Error::conflict("that key was used for another input: use a fresh key for a new turn"));
     }
     let id = TurnId { session: session.num, begin: row.turn };
     let answer = match ctx.tx.turn(session.num, row.turn)? {
         Some(turn) if ctx.env.alive(&turn.beat) => Begin::Running(id),
-        Some(turn) => {
-            let (begun, place, meta) = take_over_row(ctx, session.clone(), turn)?;
-            let (answer, record) = (Begin::Begun(begun), Some((place, meta)));
-            return Ok(Step::Done(Written { answer, record, blank: None, session: session.num }));
-        }
+        Some(turn) => return Ok(Some(take_over_row(ctx, session.clone(), turn)?.map(Begin::Begun))),
         None => match ended(ctx.tx, session, row.turn)? {
+            // It begins where the branch stands now. One that did something goes on where it was: it is not done twice.
+            Some(ended) if ended.outcome.lost && !has_steps(ctx.tx, &ended)? => return Ok(None),
+            Some(ended) if ended.outcome.lost => {
+                let again = run_again(ctx, session.clone(), row.turn, new.turn.snapshot)?;
+                return Ok(Some(again.map(Begin::Begun)));
+            }
             Some(ended) => Begin::Ended(Box::new(ended)),
             None => return Err(Error::corrupt(format!("turn {id} has neither ended nor is it running"))),
         },
     };
-    Ok(Step::Done(Written::nothing(session.num, answer)))
+    Ok(Some(Written::nothing(session.num, answer)))
 }
 
-pub(crate) fn take_over(ctx: &mut Ctx<'_>, id: TurnId) -> Result<Written<Begun>> {
+/// Whether a turn that has ended wrote anything on its way.
+fn has_steps(read: &dyn Read, ended: &EndedTurn) -> Result<bool> {
+    let TurnId { session: num, begin } = ended.turn;
+    let mut found = false;
+    let to = ended.point.seq();
+    let scan = Scan { num, from: begin, to, segment: None, only: Only::All, newest_first: false };
+    read.scan_meta(scan, &mut |meta: RecordMeta| {
+        found = meta.kind == RecordKind::Step && meta.turn == Some(begin);
+        Ok(if found { Flow::Stop } else { Flow::More })
+    })?;
+    Ok(found)
+}
+
+/// Takes over a turn. One that was lost reserves a fresh snapshot id, if it had one.
+pub(crate) fn take_over(ctx: &mut Ctx<'_>, id: TurnId, fresh: SnapshotId) -> Result<Written<Begun>> {
     let (session, begin) = find_turn(ctx, &TurnRef::Turn(id))?;
-    let Some(turn) = ctx.tx.turn(session.num, begin)? else {
-        return Err(Error::conflict(format!("turn {id} has ended already: there is nothing to take over")));
-    };
-    if ctx.env.alive(&turn.beat) {
-        return Err(Error::busy(format!("turn {id} is alive: abort it, or wait until its lease runs out")));
+    match ctx.tx.turn(session.num, begin)? {
+        Some(turn) if ctx.env.alive(&turn.beat) => {
+            Err(Error::busy(format!("turn {id} is alive: abort it, or wait until its lease runs out")))
+        }
+        Some(turn) => take_over_row(ctx, session, turn),
+        None => match ended(ctx.tx, &session, begin)? {
+            Some(ended) if ended.outcome.lost => run_again(ctx, session, begin, ended.snapshot_id.map(|_| fresh)),
+            _ => Err(Error::conflict(format!("turn {id} has ended already: there is nothing to take over"))),
+        },
     }
-    let num = session.num;
-    let (begun, place, meta) = take_over_row(ctx, session, turn)?;
-    Ok(Written { answer: begun, record: Some((place, meta)), blank: None, session: num })
+}
+
+/// Makes the next attempt at a turn that was ended because it was lost, as if it had only lost its branch.
+fn run_again(
+    ctx: &mut Ctx<'_>,
+    session: SessionRow,
+    begin: u64,
+    snapshot: Option<SnapshotId>,
+) -> Result<Written<Begun>> {
+    let id = TurnId { session: session.num, begin };
+    let damaged = || Error::corrupt(format!("the begin of turn {id} is missing or follows nothing"));
+    let (last, ..) = last_record(ctx.tx, session.num, begin)?.ok_or_else(damaged)?;
+    let record = ctx.tx.record(session.num, begin)?.ok_or_else(damaged)?;
+    let start = preceding(ctx.tx, &record.meta)?.ok_or_else(damaged)?.place();
+    let given = Body::decode(&record.body)?.begin.ok_or_else(damaged)?;
+    if let Some(id) = snapshot {
+        ctx.check_snapshot_id(id, None)?;
+        ctx.tx.put_snapshot(&SnapshotRow::reserved(id, session.num, begin, ctx.env.now))?;
+    }
+    // What the attempts before said is void with them.
+    ctx.tx.remove_packs(session.num, begin)?;
+    ctx.tx.put_stream(&StreamRow { num: session.num, turn: begin, chunks: 0, ended_at: None })?;
+    let turn = TurnRow {
+        num: session.num,
+        begin,
+        attempt: last.attempt + 1,
+        branch: given.branch,
+        agent: given.agent,
+        invocation: given.invocation,
+        key: given.key,
+        start,
+        segment: None,
+        tip: start.seq,
+        leased: false,
+        seen: Some(start.seq),
+        snapshot,
+        scopes: StateDelta::new(),
+        artifacts: Vec::new(),
+        streams: false,
+        began_at: ctx.env.now,
+        beat: ctx.env.beat(),
+    };
+    take_over_row(ctx, session, turn)
 }
 
 /// Starts the next attempt at a dead turn: the same start, the same input, a higher fence.
-fn take_over_row(ctx: &mut Ctx<'_>, mut session: SessionRow, mut turn: TurnRow) -> Result<(Begun, Place, RecordMeta)> {
+fn take_over_row(ctx: &mut Ctx<'_>, mut session: SessionRow, mut turn: TurnRow) -> Result<Written<Begun>> {
     let begin = ctx
         .tx
         .record(turn.num, turn.begin)?
@@ -333,7 +396,8 @@ fn take_over_row(ctx: &mut Ctx<'_>, mut session: SessionRow, mut turn: TurnRow) 
         ctx.put_head(&mut session, &branch, head)?;
     }
     ctx.tx.put_session(&session)?;
-    Ok((begun(&session, &turn, &meta.tip), turn.start, meta))
+    let answer = begun(&session, &turn, &meta.tip);
+    Ok(Written { answer, record: Some((turn.start, meta)), blank: None, session: session.num })
 }
 
 impl Ctx<'_> {

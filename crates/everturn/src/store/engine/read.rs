@@ -164,10 +164,11 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     let row = read.turn(id.session, id.begin)?;
     let from = match &row {
         Some(row) => Point::new(row.start.seq),
-        None => preceding(read, &begin.meta)?.ok_or_else(|| {
+        None => {
             let RecordMeta { seq, num, .. } = begin.meta;
-            Error::corrupt(format!("record {seq} of session number {num} follows nothing"))
-        })?,
+            let lost = || Error::corrupt(format!("record {seq} of session number {num} follows nothing"));
+            Point::new(preceding(read, &begin.meta)?.ok_or_else(lost)?.seq)
+        }
     };
     let ended = match &row {
         Some(_) => None,
@@ -204,8 +205,8 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     }))
 }
 
-/// The point that a begin or an edit follows on its line; nothing for a session's first record.
-pub(crate) fn preceding(read: &dyn Read, begin: &RecordMeta) -> Result<Option<Point>> {
+/// The record that a begin or an edit follows on its line; nothing for a session's first record.
+pub(crate) fn preceding(read: &dyn Read, begin: &RecordMeta) -> Result<Option<RecordMeta>> {
     let mut from = None;
     climb(read, begin.place(), &mut |interval| {
         let scan = Scan {
@@ -219,7 +220,7 @@ pub(crate) fn preceding(read: &dyn Read, begin: &RecordMeta) -> Result<Option<Po
         read.scan_meta(scan, &mut |meta: RecordMeta| {
             let earlier = meta.seq < begin.seq || meta.segment != begin.segment;
             if earlier && meta.kind != RecordKind::Void && !is_voided(read, &meta, interval.to)? {
-                from = Some(Point::new(meta.seq));
+                from = Some(meta);
             }
             Ok(if from.is_some() { Flow::Stop } else { Flow::More })
         })?;

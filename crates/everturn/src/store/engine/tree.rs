@@ -92,7 +92,7 @@ impl Growing<'_> {
     }
 
     fn begin(&mut self, meta: &RecordMeta) -> Result<()> {
-        let from = preceding(self.read, meta)?;
+        let from = preceding(self.read, meta)?.map(|meta| Point::new(meta.seq));
         // A session's first record is how it was created or forked.
         let root = self.from_start && self.nodes.is_empty();
         let status = match meta.turn {
@@ -157,10 +157,15 @@ impl Growing<'_> {
             node.snapshots.push(NodeSnapshot { id: row.id, point: Point::new(row.seq), label: row.label });
         }
         let ended = body.end.as_ref().and_then(|end| Some((end.status.status()?, &end.outcome)));
-        if let (Some((status, outcome)), Some(turn)) = (ended, meta.turn) {
+        if let (Some((status, outcome)), Some(turn)) = (ended, meta.turn)
+            && !self.running.contains_key(&turn)
+        {
             (node.status, node.finish_reason) = (status.into(), outcome.finish_reason);
             node.error = outcome.error.clone();
-            self.open.remove(&turn);
+            // One that was lost may have been run again since.
+            if !outcome.lost {
+                self.open.remove(&turn);
+            }
         }
         if matches!(meta.kind, RecordKind::End | RecordKind::Edit) {
             node.orphaned = !self.lines.hold(read, meta)?;

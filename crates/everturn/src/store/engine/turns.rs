@@ -1,8 +1,9 @@
 //! The write path of turns: what they write on their way, how they end, and who may still write.
 
 use super::body::{Body, encode};
+use super::line::Lines;
 use super::prepare::Prepared;
-use super::rules::{Ctx, NO_LIMIT, NewRecord, Step, head_of, nearest_snapshot, snapshot_row};
+use super::rules::{Ctx, NO_LIMIT, NewRecord, Step, all_branches, head_of, nearest_snapshot, snapshot_row};
 use super::tables::{Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use crate::snapshot::{FinishReason, SnapshotEvent, SnapshotStatus};
 use crate::state::Tip;
@@ -24,12 +25,17 @@ impl<T> Written<T> {
     pub(crate) fn nothing(session: u64, answer: T) -> Self {
         Self { answer, record: None, blank: None, session }
     }
+
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Written<U> {
+        let Self { answer, record, blank, session } = self;
+        Written { answer: change(answer), record, blank, session }
+    }
 }
 
 /// How a turn that is no longer running ended.
 pub(crate) fn ended(read: &dyn Read, session: &SessionRow, begin: u64) -> Result<Option<EndedTurn>> {
-    let found = last_record(read, session.num, begin)?;
-    Ok(found.map(|(meta, status, outcome)| EndedTurn {
+    let Some((meta, status, outcome)) = last_record(read, session.num, begin)? else { return Ok(None) };
+    Ok(Some(EndedTurn {
         turn: TurnId { session: session.num, begin },
         session: session.key.clone(),
         status,
@@ -37,10 +43,11 @@ pub(crate) fn ended(read: &dyn Read, session: &SessionRow, begin: u64) -> Result
         point: Point::new(meta.seq),
         snapshot_id: meta.snapshot,
         digest: meta.tip.digests.state(),
+        on_line: Lines::of(read, &all_branches(read, session)?)?.hold(read, &meta)?,
     }))
 }
 
-/// The record that ended a turn, and what it says.
+/// The record that ended a turn, and what it says: the last one, where a lost turn was run again.
 pub(crate) fn last_record(read: &dyn Read, num: u64, begin: u64) -> Result<Option<(RecordMeta, EndStatus, Outcome)>> {
     let mut found = None;
     let scan = Scan { num, from: begin, to: NO_LIMIT, segment: None, only: Only::All, newest_first: false };
@@ -52,19 +59,43 @@ pub(crate) fn last_record(read: &dyn Read, num: u64, begin: u64) -> Result<Optio
         let Some((status, end)) = body.end.and_then(|end| Some((end.status.status()?, end))) else {
             return Ok(Flow::More);
         };
+        let flow = if end.outcome.lost { Flow::More } else { Flow::Stop };
         found = Some((row.meta, status, end.outcome));
-        Ok(Flow::Stop)
+        Ok(flow)
     })?;
     Ok(found)
 }
 
 /// The turn a fence is for, if the fence still holds.
 pub(crate) fn fenced_turn(ctx: &Ctx<'_>, fence: &Fence) -> Result<(SessionRow, TurnRow)> {
+    let taken = || Error::fenced(format!("turn {} was taken over: stop, the other attempt owns it", fence.turn));
+    let (session, turn) = turn_of(ctx, fence)?;
+    // One whose branch was taken has nowhere to write to.
+    if turn.segment.is_some() { Ok((session, turn)) } else { Err(taken()) }
+}
+
+/// The turn that is said to be lost: by its own writer, or by whoever has found it dead.
+fn lost_turn(ctx: &Ctx<'_>, request: &EndTurn) -> Result<(SessionRow, TurnRow)> {
+    if request.status != EndStatus::Failed {
+        return Err(Error::invalid("a turn that is lost has failed: end it as such"));
+    }
+    let (session, turn) = turn_of(ctx, &request.fence)?;
+    if turn.beat.owner != *ctx.env.owner && ctx.env.alive(&turn.beat) {
+        return Err(Error::busy(format!(
+            "turn {} is alive: abort it, or wait until its lease runs out",
+            request.fence.turn
+        )));
+    }
+    Ok((session, turn))
+}
+
+/// The turn a fence is for, if no later attempt has been made.
+fn turn_of(ctx: &Ctx<'_>, fence: &Fence) -> Result<(SessionRow, TurnRow)> {
     let TurnId { session: num, begin } = fence.turn;
     let gone = || Error::deleted("the session was deleted: stop, nothing more can be written to it");
     let session = ctx.tx.session(num)?.filter(|session| !session.deleted).ok_or_else(gone)?;
     if let Some(turn) = ctx.tx.turn(num, begin)? {
-        if turn.attempt == fence.attempt && turn.segment.is_some() {
+        if turn.attempt == fence.attempt {
             return Ok((session, turn));
         }
         return Err(Error::fenced(format!("turn {} was taken over: stop, the other attempt owns it", fence.turn)));
@@ -206,7 +237,10 @@ fn append_empty_step(
 }
 
 pub(crate) fn end(ctx: &mut Ctx<'_>, request: &EndTurn, prepared: Option<&Prepared>) -> Result<Step<Written<Receipt>>> {
-    let (session, turn) = fenced_turn(ctx, &request.fence)?;
+    let (session, mut turn) = match request.outcome.lost {
+        true => lost_turn(ctx, request)?,
+        false => fenced_turn(ctx, &request.fence)?,
+    };
     let base = turn.tip_place();
     let Some(prepared) = prepared.filter(|p| p.base.is_none_or(|seq| seq == turn.tip)) else {
         return Ok(Step::Rebase(base));
@@ -214,6 +248,7 @@ pub(crate) fn end(ctx: &mut Ctx<'_>, request: &EndTurn, prepared: Option<&Prepar
     if let Some(new) = &request.snapshot {
         ctx.check_snapshot_id(new.id, Some((turn.num, turn.begin)))?;
     }
+    ctx.give_segment(&mut turn)?;
     let finish =
         Finish { status: request.status, outcome: &request.outcome, snapshot: request.snapshot.clone(), prepared };
     finish_turn(ctx, session, turn, finish).map(Step::Done)
@@ -367,11 +402,7 @@ pub(crate) fn abort(ctx: &mut Ctx<'_>, which: &TurnRef, prepared: &Prepared) -> 
         return Ok(Written::nothing(num, Aborted { turn: id, before: ended.status.into() }));
     };
     let before = if ctx.env.alive(&turn.beat) { TurnStatus::Running } else { TurnStatus::Dead };
-    if turn.segment.is_none() {
-        // Its branch was taken while it was dead; it ends on a stretch of its own.
-        turn.segment = Some(ctx.tx.new_segment(num, Some(turn.start))?);
-        turn.tip = turn.start.seq;
-    }
+    ctx.give_segment(&mut turn)?;
     let outcome = Outcome::finished(FinishReason::Aborted);
     let snapshot = turn.snapshot.map(NewSnapshot::new);
     let finish = Finish { status: EndStatus::Aborted, outcome: &outcome, snapshot, prepared };
@@ -386,6 +417,15 @@ pub(crate) fn renew(ctx: &mut Ctx<'_>, fence: &Fence) -> Result<()> {
 }
 
 impl Ctx<'_> {
+    /// A turn whose branch was taken while it was dead ends on a stretch of its own.
+    fn give_segment(&mut self, turn: &mut TurnRow) -> Result<()> {
+        if turn.segment.is_none() {
+            turn.segment = Some(self.tx.new_segment(turn.num, Some(turn.start))?);
+            turn.tip = turn.start.seq;
+        }
+        Ok(())
+    }
+
     /// Gives back a reserved snapshot id that the turn did not use.
     pub(crate) fn release_snapshot(&mut self, turn: &TurnRow) -> Result<()> {
         let Some(id) = turn.snapshot else { return Ok(()) };

@@ -22,7 +22,7 @@ use crate::session::SessionKey;
 use crate::state::PointState;
 use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Limits, Start, StepTurn, TurnRef};
 use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Outcome, Receipt, RecordKind};
-use crate::{BranchName, Error, ErrorKind, FinishReason, Point, Result, SessionId, TurnId, TurnKey};
+use crate::{BranchName, Error, ErrorKind, FinishReason, Point, Result, SessionId, SnapshotId, TurnId, TurnKey};
 
 /// How soon a branch that another process holds is looked at again.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
@@ -254,7 +254,8 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {
-        let written = self.write(Sync::Durable, move |ctx| begin::take_over(ctx, turn)).await?;
+        let fresh = SnapshotId::from_uuid(self.config.clock.uuid());
+        let written = self.write(Sync::Durable, move |ctx| begin::take_over(ctx, turn, fresh)).await?;
         if let Some((from, meta)) = &written.record {
             self.standing.begun(turn, &written.answer.session, *from, meta.place());
         }

@@ -125,7 +125,7 @@ DELETE FROM turn WHERE num = ?1;
 -- key
 SELECT turn, payload FROM turn_key WHERE num = ?1 AND key = ?2;
 -- put_key
-INSERT INTO turn_key (num, key, turn, payload) VALUES (?1, ?2, ?3, ?4);
+INSERT OR REPLACE INTO turn_key (num, key, turn, payload) VALUES (?1, ?2, ?3, ?4);
 -- remove_keys
 DELETE FROM turn_key WHERE num = ?1;
 

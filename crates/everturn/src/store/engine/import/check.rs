@@ -80,7 +80,7 @@ struct Checking<'a> {
     /// Each session's next number.
     next: Vec<Option<u64>>,
     /// Attempts at each turn, and whether it has ended.
-    turns: HashMap<(u64, u64), (u64, bool)>,
+    turns: HashMap<(u64, u64), (u64, Ended)>,
     last: HashMap<u64, PlaceEntry>,
 }
 
@@ -303,18 +303,23 @@ impl<'a> Checking<'a> {
             check(stretch.turn.is_none(), || "a turn has not ended before it".to_owned())?;
             return Ok(stretch.settled.clone());
         };
-        let known = self.turns.entry((entry.of, turn)).or_insert((0, false));
-        check(!known.1, || "its turn has ended before it".to_owned())?;
+        let known = self.turns.entry((entry.of, turn)).or_insert((0, Ended::No));
+        let again = known.1 == Ended::Lost && entry.kind == RecordKind::Begin;
+        check(known.1 == Ended::No || again, || "its turn has ended before it".to_owned())?;
         if entry.kind == RecordKind::Begin {
             let fits = stretch.turn.is_none() && attempt == known.0 + 1 && (attempt > 1 || turn == entry.seq);
-            known.0 = attempt;
+            *known = (attempt, Ended::No);
             return if fits { Ok(stretch.settled.clone()) } else { Err(out_of_turn()) };
         }
-        known.1 = entry.kind == RecordKind::End || entry.kind == RecordKind::Void && is_final(entry)?;
+        let begun = known.0;
+        known.1 = how_ended(entry)?;
+        if known.1 == Ended::Lost {
+            known.0 = attempt;
+        }
         match &stretch.turn {
             Some((open, at, state)) if (*open, *at) == (turn, attempt) => Ok(state.clone()),
             // A turn that lost its branch may end on a stretch of its own.
-            None if entry.kind == RecordKind::Void && known.0 > 0 && attempt >= known.0 => Ok(stretch.settled.clone()),
+            None if entry.kind == RecordKind::Void && begun > 0 && attempt >= begun => Ok(stretch.settled.clone()),
             _ => Err(out_of_turn()),
         }
     }
@@ -334,8 +339,11 @@ impl<'a> Checking<'a> {
         })?;
         check(self.next.iter().all(Option::is_some), || "a session has no records".to_owned())?;
         let open: HashSet<u64> = self.session.open.iter().map(|open| open.begin).collect();
-        let unfinished =
-            self.turns.iter().filter(|((of, _), (_, ended))| *of == 0 && !ended).map(|((_, turn), _)| *turn);
+        let unfinished = self
+            .turns
+            .iter()
+            .filter(|((of, _), (_, ended))| *of == 0 && *ended == Ended::No)
+            .map(|((_, turn), _)| *turn);
         check(unfinished.collect::<HashSet<_>>() == open, || "a turn has neither ended nor is it open".to_owned())?;
         for turn in &self.session.open {
             let stretch =
@@ -360,10 +368,27 @@ impl<'a> Checking<'a> {
     }
 }
 
-/// Whether a void ends its turn; one that was written because a writer was gone does not.
-fn is_final(entry: &RecordEntry) -> Result<bool> {
+/// Whether a turn has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    No,
+    /// For good.
+    Yes,
+    /// It was lost, and may be run again.
+    Lost,
+}
+
+/// How a record ends its turn; a void that was written because a writer was gone does not.
+fn how_ended(entry: &RecordEntry) -> Result<Ended> {
+    if !matches!(entry.kind, RecordKind::End | RecordKind::Void) {
+        return Ok(Ended::No);
+    }
     let body: Body = entry.body.to()?;
-    Ok(body.end.is_some_and(|end| end.status != EndBodyStatus::Lost))
+    Ok(match body.end {
+        Some(end) if end.status == EndBodyStatus::Failed && end.outcome.lost => Ended::Lost,
+        Some(end) if end.status != EndBodyStatus::Lost => Ended::Yes,
+        _ => Ended::No,
+    })
 }
 
 /// Whether a record has what its kind has.
