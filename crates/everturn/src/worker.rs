@@ -1,4 +1,4 @@
-//! A worker: looks after turns in the background whose process died.
+//! A worker: looks after turns whose process died.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Recovered, Registry};
 
-/// Looks after the turns of some agents that went on in the background and whose process died, again and again: what is
-/// done about them is each agent's [`Recovery`](crate::Recovery). Any number of workers in any number of processes may
+/// Looks after the turns of some agents whose process died, again and again: what is done about them is each agent's
+/// [`Recovery`](crate::Recovery). Any number of workers in any number of processes may
 /// look after the same store.
 ///
 /// ```

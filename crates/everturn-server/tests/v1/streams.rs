@@ -100,6 +100,52 @@ fn a_turn_in_the_background_is_followed_across_a_kill() {
     assert_eq!(get(&server, "/v1/agents/echo/sessions/s").ok()["turns"], 1);
 }
 
+/// What everybody is told of an attached turn whose server was killed, by a server that lives.
+fn is_over(server: &Server, turn: &str, id: &str, seen: &[Event]) {
+    let of_snapshot = format!("/v1/agents/echo/snapshots/{id}");
+    let last = ids(seen).last().unwrap().to_string();
+    for path in [format!("{of_snapshot}/stream"), format!("{TURNS}/{turn}/stream")] {
+        let rest = stream(server, "GET", &path, &format!("Last-Event-ID: {last}\r\n"), "");
+        assert!(rest.iter().all(|event| event.data["restarted"].is_null()), "nobody tries it anew: {rest:?}");
+        let end = &rest.last().expect("an end").data["turnEnd"];
+        assert_eq!((&end["finishReason"], &end["snapshotId"]), (&"failed".into(), &id.into()), "{rest:?}");
+    }
+    let row = get(server, &of_snapshot).ok();
+    assert_eq!((&row["status"], &row["error"]["status"]), (&"failed".into(), &"UNAVAILABLE".into()), "{row}");
+    let waited = get(server, &format!("{of_snapshot}/wait?seconds=20"));
+    assert_eq!((waited.status, &waited.json["status"]), (200, &"failed".into()), "{}", waited.json);
+    assert_eq!(post(server, &format!("{of_snapshot}/abort"), "").ok()["before"], "failed");
+    let tree = get(server, "/v1/agents/echo/sessions/s/tree").ok();
+    let node = tree["items"].as_array().unwrap().iter().find(|node| node["turn"] == turn).expect("a node");
+    assert_eq!((&node["status"], &node["finishReason"]), (&"failed".into(), &"failed".into()), "{node}");
+    assert_eq!(get(server, "/v1/agents/echo/sessions/s").ok()["status"], "idle");
+}
+
+#[test]
+fn an_attached_turn_of_a_killed_server_is_over_for_everybody() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = sqlite_in(dir.path());
+    let lives = Server::start(other.path(), &store);
+    let killed = Server::start(dir.path(), &store);
+    let request = stream_request(&killed, "POST", TURNS, "", r#"{"session":"s","input":{"text":"slow 500000"}}"#);
+    let seen = read_until(&killed, &request, |body| events(body).iter().any(|event| event.id.is_some()));
+    let (turn, id) = (seen[0].data["turn"].as_str().unwrap(), seen[0].data["snapshotId"].as_str().unwrap());
+    // What was shown is kept for the other server to read.
+    let path = format!("{TURNS}/{turn}/stream");
+    read_until(&lives, &stream_request(&lives, "GET", &path, "", ""), |body| !events(body).is_empty());
+    drop(killed);
+    is_over(&lives, turn, id, &seen);
+    let back = Server::start(dir.path(), &store);
+    is_over(&back, turn, id, &seen);
+    crate::turn(&back, "s", "next");
+    is_over(&lives, turn, id, &seen);
+    drop((lives, back));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let store = everturn::store::SqliteStore::open(dir.path().join("store.db")).unwrap();
+    let left = runtime.block_on(everturn::store::Store::running(&store, None)).unwrap();
+    assert!(left.is_empty(), "nothing is left of it: {left:?}");
+}
+
 #[test]
 fn a_stream_asked_for_again_by_its_key_is_the_same_turn() {
     let dir = tempfile::tempdir().unwrap();

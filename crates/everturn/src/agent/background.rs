@@ -1,11 +1,14 @@
 //! Turns in the background: aborting them, waiting for them, and what becomes of those whose process died.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::sessions::no_store;
+use super::unwritten::Certainty;
 use super::{Agent, CustomState, Recovery};
 use crate::snapshot::{FinishReason, Snapshot, SnapshotStatus, TurnError};
 use crate::store::{EndTurn, Store, TurnRef, WatchTarget};
-use crate::turn::{EndStatus, NewSnapshot, Outcome, RunningTurn, TurnStatus};
+use crate::turn::{EndStatus, Fence, NewSnapshot, Outcome, RunningTurn, TurnStatus};
 use crate::{Error, ErrorKind, InvocationId, Result, SessionId, SnapshotId, TurnId};
 
 /// How often somebody who waits looks whether whoever works is still alive: a death writes nothing.
@@ -29,7 +32,7 @@ enum Behind {
     /// Its row.
     Row(Box<Snapshot>),
     /// A turn that has reserved it, and has no row until it ends.
-    Attached,
+    Attached(TurnStatus),
 }
 
 impl<S: CustomState> Agent<S> {
@@ -82,8 +85,8 @@ impl<S: CustomState> Agent<S> {
         if let Some(row) = self.own_snapshot(store, id).await? {
             return Ok(Some(Behind::Row(Box::new(row))));
         }
-        if self.running_behind(store, id).await?.is_some() {
-            return Ok(Some(Behind::Attached));
+        if let Some(turn) = self.running_behind(store, id).await? {
+            return Ok(Some(Behind::Attached(turn.status)));
         }
         // It may have ended between the two looks, and then it has its row now.
         Ok(self.own_snapshot(store, id).await?.map(|row| Behind::Row(Box::new(row))))
@@ -112,7 +115,12 @@ impl<S: CustomState> Agent<S> {
         loop {
             let found = match self.behind(store, id).await? {
                 Some(Behind::Row(row)) => row,
-                Some(Behind::Attached) => {
+                Some(Behind::Attached(TurnStatus::Dead)) if self.def.recovery == Recovery::Leave => {
+                    return Err(Error::unavailable(format!(
+                        "the process that ran the turn behind snapshot {id} is gone: try the turn again, or abort it"
+                    )));
+                }
+                Some(Behind::Attached(_)) => {
                     // Attached: there is no row to watch until it ends.
                     pause(Duration::from_millis(50), end).await.map_err(|()| late())?;
                     continue;
@@ -145,10 +153,11 @@ impl<S: CustomState> Agent<S> {
         }
     }
 
-    /// Looks for turns of this agent, of all users, that went on in the background and whose process died, and does with
-    /// them what the agent's [`Recovery`] says. Any number of processes may do so at once: each turn is taken by one.
+    /// Looks for turns of this agent, of all users, whose process died, and does with them what the agent's [`Recovery`]
+    /// says. Those that did not go on in the background are not tried again unless somebody asks for them: they fail. Any
+    /// number of processes may do so at once: each turn is taken by one.
     pub async fn recover(&self) -> Result<Vec<Recovered>> {
-        let store = self.own_store()?;
+        let store = self.def.store.as_ref().ok_or_else(|| no_store(&self.def))?;
         let (mut recovered, mut failed) = (Vec::new(), None);
         if self.def.recovery == Recovery::Leave {
             return Ok(recovered);
@@ -157,14 +166,18 @@ impl<S: CustomState> Agent<S> {
             let mine = turn.session.app == self.def.app && turn.agent.as_ref() == Some(&self.def.name);
             // One that runs here is late with its heartbeat, as after a laptop's sleep, and not dead.
             let here = self.def.local.find(turn.turn).is_some();
-            if !mine || here || turn.status != TurnStatus::Dead || !turn.detached {
+            if !mine || here || turn.status != TurnStatus::Dead {
                 continue;
             }
             // The rest waits for its turn, here or with another worker: a crash must not be followed by a rush.
-            if self.def.local.in_background() >= AT_ONCE {
-                break;
+            if turn.detached && self.def.local.in_background() >= AT_ONCE {
+                continue;
             }
-            match self.recover_turn(store, &turn).await {
+            let done = match turn.detached {
+                true => self.recover_turn(store, &turn).await,
+                false => give_up(store, &turn).await,
+            };
+            match done {
                 Ok(done) => recovered.push(done),
                 // Somebody else was quicker.
                 Err(error) if taken(&error) => {}
@@ -181,7 +194,7 @@ impl<S: CustomState> Agent<S> {
         }
     }
 
-    async fn recover_turn(&self, store: &dyn Store, turn: &RunningTurn) -> Result<Recovered> {
+    async fn recover_turn(&self, store: &Arc<dyn Store>, turn: &RunningTurn) -> Result<Recovered> {
         let why = match self.def.recovery {
             Recovery::Retry { attempts } if turn.attempt < attempts => {
                 let agent = self.for_user(turn.session.user.clone());
@@ -198,7 +211,13 @@ impl<S: CustomState> Agent<S> {
             EndTurn::voided(begun.fence, EndStatus::Failed, Outcome::failed(TurnError::new("UNAVAILABLE", why)));
         end.outcome.finish_reason = Some(FinishReason::Failed);
         end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
-        store.end(end).await?;
+        if let Err(error) = store.end(end.clone()).await {
+            if error.is_stores() {
+                // It is ours now, and nobody works on it.
+                self.def.local.unwritten.add(store, end, Certainty::NotKept);
+            }
+            return Err(error);
+        }
         Ok(Recovered::Failed(turn.turn))
     }
 
@@ -207,6 +226,17 @@ impl<S: CustomState> Agent<S> {
     pub async fn drain(&self, within: Duration) -> usize {
         self.def.local.drained(within).await
     }
+}
+
+/// Ends a turn whose process died and that nobody waits for. What it had said stays readable; it may be run again by its
+/// key, or by [`Agent::retry`].
+async fn give_up(store: &Arc<dyn Store>, turn: &RunningTurn) -> Result<Recovered> {
+    let why = TurnError::new("UNAVAILABLE", "the process that worked on it died");
+    let fence = Fence::new(turn.turn, turn.attempt);
+    let mut end = EndTurn::voided(fence, EndStatus::Failed, Outcome::lost(why));
+    end.snapshot = turn.snapshot_id.map(NewSnapshot::new);
+    store.end(end).await?;
+    Ok(Recovered::Failed(turn.turn))
 }
 
 /// Whether a turn was taken or ended by somebody else meanwhile.

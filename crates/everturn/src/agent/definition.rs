@@ -44,7 +44,8 @@ pub enum OnFailure {
     Keep,
 }
 
-/// What becomes of turns in the background whose process died.
+/// What becomes of turns in the background whose process died. Those that somebody waited for fail, unless all are left; they
+/// can be asked for again by their key, or with [`Agent::retry`](crate::Agent::retry).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recovery {
     /// Nothing: they read as `expired` until somebody tries them again.

@@ -212,11 +212,15 @@ impl Following {
         let mut query = ChunkQuery::of(self.turn).limit(PAGE);
         query.after = after;
         let page = self.store.chunks(query).await?;
-        if self.attempt.is_some_and(|attempt| attempt < page.attempt) && !self.told_anew {
+        // An attempt is told of when somebody makes it, and not when the one before is given up.
+        let made = !page.chunks.is_empty() || matches!(page.status, TurnStatus::Running | TurnStatus::Completed);
+        if self.attempt.is_some_and(|attempt| attempt < page.attempt) && made && !self.told_anew {
             self.ready.push_back(Followed { position: None, chunk: Chunk::restarted(page.attempt) });
             (self.attempt, self.next, self.told_anew) = (Some(page.attempt), 0, true);
         }
-        self.attempt = Some(page.attempt);
+        if self.attempt.is_none() || made {
+            self.attempt = Some(page.attempt);
+        }
         if page.dropped && !self.told_missed {
             self.ready.push_back(Followed { position: None, chunk: Chunk::missed() });
             self.told_missed = true;
@@ -230,6 +234,7 @@ impl Following {
             return Ok(Found::Some);
         }
         match page.status {
+            TurnStatus::Running | TurnStatus::Dead if self.is_over_here(page.attempt) => Ok(Found::Some),
             TurnStatus::Running => Ok(found),
             TurnStatus::Dead if self.on_death == OnDeath::Tell => {
                 if found == Found::Some {
@@ -246,12 +251,24 @@ impl Following {
                     TurnStatus::Failed => FinishReason::Failed,
                     _ => FinishReason::Unknown,
                 });
-                let chunk = Chunk::turn_end(ended.and_then(|ended| ended.snapshot_id), reason);
-                self.ready.push_back(Followed { position: None, chunk });
-                self.ended = true;
+                self.end(ended.and_then(|ended| ended.snapshot_id), reason);
                 Ok(Found::Some)
             }
         }
+    }
+
+    /// Ends the stream of a turn whose last attempt is known to have failed in this process, before the store could write
+    /// that.
+    fn is_over_here(&mut self, attempt: u64) -> bool {
+        let end = self.def.local.unwritten.of(self.turn).filter(|end| end.fence.attempt() == attempt);
+        let Some(end) = end else { return false };
+        self.end(end.snapshot.map(|snapshot| snapshot.id), FinishReason::Failed);
+        true
+    }
+
+    fn end(&mut self, snapshot: Option<SnapshotId>, reason: FinishReason) {
+        self.ready.push_back(Followed { position: None, chunk: Chunk::turn_end(snapshot, reason) });
+        self.ended = true;
     }
 }
 

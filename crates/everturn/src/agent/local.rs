@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::unwritten::Unwritten;
 use crate::TurnId;
 use crate::run::Run;
 use crate::stream::Ring;
@@ -16,11 +17,18 @@ pub(crate) struct Local {
     /// The streams of turns that are kept, with their attempts.
     streams: Mutex<HashMap<TurnId, (u64, Arc<Ring>)>>,
     background: watch::Sender<usize>,
+    /// The ends of turns that the store could not write.
+    pub(crate) unwritten: Arc<Unwritten>,
 }
 
 impl Default for Local {
     fn default() -> Self {
-        Self { turns: Mutex::default(), streams: Mutex::default(), background: watch::Sender::new(0) }
+        Self {
+            turns: Mutex::default(),
+            streams: Mutex::default(),
+            background: watch::Sender::new(0),
+            unwritten: Arc::default(),
+        }
     }
 }
 

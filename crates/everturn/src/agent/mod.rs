@@ -46,6 +46,7 @@ mod sessions;
 mod sign;
 mod transform;
 mod turns;
+pub(crate) mod unwritten;
 mod upcast;
 mod withdraw;
 

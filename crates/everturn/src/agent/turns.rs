@@ -86,7 +86,7 @@ impl<S: CustomState> Agent<S> {
     ///
     /// One whose input asked for the background goes there again: its output says so, and its snapshot is the same.
     ///
-    /// `Busy` while the turn is alive, `Conflict` once it has ended.
+    /// `Busy` while the turn is alive, `Conflict` once it has ended, unless it was ended because it was lost.
     pub async fn retry(&self, id: TurnId) -> Result<Connection> {
         self.try_again(Init { retry: Some(id), ..Init::default() }, id).await
     }

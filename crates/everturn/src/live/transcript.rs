@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
+use crate::agent::unwritten::{Certainty, Unwritten};
 use crate::clock::{Clock, SystemClock};
 use crate::event::Event;
 use crate::message::{Message, Role};
@@ -75,13 +76,14 @@ pub struct StoredTranscript {
     store: Arc<dyn Store>,
     key: SessionKey,
     clock: Arc<dyn Clock>,
+    unwritten: Arc<Unwritten>,
 }
 
 impl StoredTranscript {
     /// The transcript of a session, which is created if there is none.
     pub async fn open(store: Arc<dyn Store>, key: SessionKey) -> Result<Self> {
         store.open_or_create(CreateSession::at(key.clone())).await?;
-        Ok(Self { store, key, clock: Arc::new(SystemClock::new()) })
+        Ok(Self { store, key, clock: Arc::new(SystemClock::new()), unwritten: Arc::default() })
     }
 
     /// The same with its ids from a clock.
@@ -137,6 +139,7 @@ impl StoredTranscript {
         let invocation = InvocationId::new(self.clock.uuid().to_string())?;
         let snapshot = SnapshotId::from_uuid(self.clock.uuid());
         let turn = BeginTurn::new(Start::Session(self.key), invocation, Input::messages(input)).snapshot(snapshot);
+        self.unwritten.write(&*self.store).await;
         let begun = self.store.begin(turn).await?.begun()?;
         let mut changes = Changes::new();
         changes.events =
@@ -148,9 +151,12 @@ impl StoredTranscript {
         if !matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Aborted | ErrorKind::Deleted) {
             // The branch must not stay held for a turn that will never end.
             let void = EndTurn::voided(begun.fence, EndStatus::Failed, Outcome::failed((&error).into()));
-            if let Err(also) = self.store.end(void).await {
-                tracing::warn!(error = %also, turn = %begun.turn, "a turn was not ended; it is dead until it is taken over");
-            }
+            let certainty = match error.kind() {
+                ErrorKind::UnknownOutcome => Certainty::Unknown,
+                _ => Certainty::NotKept,
+            };
+            self.unwritten.add(&self.store, void, certainty);
+            self.unwritten.write(&*self.store).await;
         }
         Err(error)
     }

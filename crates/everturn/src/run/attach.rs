@@ -40,8 +40,14 @@ impl Run {
                 Err(error) => return Err(error),
             }
         }
-        let ended = store.turn(turn).await?.and_then(|turn| turn.ended);
-        Ok(Attached::Ended(Box::new(ended.ok_or_else(|| Error::internal("a turn that has ended did not"))?)))
+        match store.turn(turn).await?.and_then(|turn| turn.ended) {
+            // It was not kept: with the same key it runs again.
+            Some(ended) if ended.outcome.lost => Ok(Attached::Died),
+            Some(ended) => Ok(Attached::Ended(Box::new(ended))),
+            None => Err(Error::unavailable(format!(
+                "turn {turn} has failed, and the store cannot write that yet: try again later"
+            ))),
+        }
     }
 
     async fn show_ticket(&self, store: &dyn Store, turn: TurnId) -> Result<()> {

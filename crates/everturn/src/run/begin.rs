@@ -13,8 +13,8 @@ use crate::connection::Ticket;
 use crate::json::Json;
 use crate::snapshot::SnapshotEvent;
 use crate::state::{PointState, Scope, StateDelta, split_key};
-use crate::store::{At, BeginTurn, Busy, Commit, EndTurn, SnapshotRef, Start};
-use crate::turn::{Begin, Begun, EndStatus, EndedTurn, Input, NewSnapshot, Outcome, Receipt};
+use crate::store::{At, BeginTurn, Busy, Commit, SnapshotRef, Start};
+use crate::turn::{Begin, Begun, EndedTurn, Input, NewSnapshot, Receipt};
 use crate::{Error, ErrorKind, Result};
 
 /// What beginning a turn led to.
@@ -123,10 +123,12 @@ impl Run {
         let background = input.detach || self.unattended || self.is_background();
         // A turn in the background always has a row to look at.
         turn.snapshot = (background || !self.def.policy.is_never()).then(|| self.def.snapshot_id());
+        // What this process knows to be over holds no branch, and a key whose turn was not kept begins it again.
+        self.def.local.unwritten.write(&**store).await;
         let begun = loop {
             let begin = match taken_over {
                 Some(turn) => Begin::Begun(store.take_over(turn).await?),
-                None => store.begin(turn.clone()).await?,
+                None => store.begin(turn.clone()).await.map_err(not_begun)?,
             };
             let running = match begin {
                 Begin::Begun(begun) => break begun,
@@ -160,12 +162,7 @@ impl Run {
             Err(error) => {
                 self.end_stream();
                 self.def.local.ended(begun.turn);
-                let outcome = Outcome::failed((&error).into());
-                let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, outcome);
-                end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
-                if let Err(also) = store.end(end).await {
-                    tracing::warn!(error = %also, "a turn that could not start was not ended");
-                }
+                self.void(store, &begun, &error, None).await;
                 return Err(error);
             }
         }
@@ -357,6 +354,14 @@ impl Run {
         let last = found.map(|row| LastSnapshot { id: row.snapshot_id, digest: row.digest, point: row.point });
         place.last_snapshot = Known::Is(last);
         Ok(last)
+    }
+}
+
+/// A turn whose begin may have been written has done nothing yet.
+fn not_begun(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::UnknownOutcome => Error::unavailable("the turn did not begin: send it again").with_source(error),
+        _ => error,
     }
 }
 

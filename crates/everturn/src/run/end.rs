@@ -1,16 +1,19 @@
 //! How a turn of an invocation ends.
 
+use std::sync::Arc;
+
 use super::begin::{bounded, note_snapshot};
 use super::work::Phase;
 use super::{Known, Next, Place, Run, Stop};
 use crate::agent::definition::{ContentInSpans, OnFailure};
 use crate::agent::policy::{LastSnapshot, SnapshotContext};
+use crate::agent::unwritten::Certainty;
 use crate::json::Json;
 use crate::snapshot::{FinishReason, SnapshotEvent, TurnError};
 use crate::store::{Commit, EndTurn, Store};
 use crate::stream::Chunk;
 use crate::turn::{Begun, Changes, EndStatus, NewSnapshot, Outcome, Receipt};
-use crate::{Digest, Error, ErrorKind, Point, Result, SnapshotId};
+use crate::{Digest, Error, ErrorKind, Point, Result, SnapshotId, TurnId};
 
 /// How a handler left its turn.
 #[derive(Debug)]
@@ -49,21 +52,24 @@ impl Run {
         let span = place.span.clone();
         let begun = place.begun.take();
         let (ending, receipt) = match (&self.def.store, begun) {
-            (Some(store), Some(begun)) => self.write_end(&mut place, &**store, begun, ending).await,
+            (Some(store), Some(begun)) => self.write_end(&mut place, store, begun, ending).await,
             _ => (ending, None),
         };
+        // One that may be run again is to find its branch where it was.
+        let again = matches!(&ending, Ending::Stopped(Stop::Broken(error)) if error.is_stores());
         let ended = self.settle(&mut place, ending, after);
         if let Some(receipt) = &receipt {
             self.take_note(&mut place, receipt, &ended);
         }
         let seed = match &ended.error {
-            Some(_) if receipt.is_some() => self.leave_seed(&mut place).await,
+            Some(_) if receipt.is_some() && !again => self.leave_seed(&mut place).await,
             _ => None,
         };
         if let Some(id) = receipt.as_ref().and_then(|receipt| receipt.snapshot_id) {
             note_snapshot(&span, self.def.name.as_str(), id);
         }
         self.note_end(&span, &ended);
+        place.in_doubt = ended.in_doubt;
         place.finish_reason = Some(ended.reason);
         place.error = ended.error;
         drop(span);
@@ -86,7 +92,7 @@ impl Run {
     async fn write_end(
         &self,
         place: &mut Place,
-        store: &dyn Store,
+        store: &Arc<dyn Store>,
         begun: Begun,
         ending: Ending,
     ) -> (Ending, Option<Receipt>) {
@@ -108,7 +114,18 @@ impl Run {
                 ErrorKind::Fenced | ErrorKind::Aborted | ErrorKind::Deleted => {
                     (Ending::Stopped(Stop::Lost(error)), None)
                 }
-                _ => self.void_after(store, &begun, error).await,
+                kind => {
+                    // Nobody was told yet how a turn in the background ends: it may still end as it was meant.
+                    let meant = self.is_background() && error.is_stores();
+                    let meant = meant.then(|| self.end_request(&begun, &ending, snapshot));
+                    if kind == ErrorKind::UnknownOutcome {
+                        let end = meant.unwrap_or_else(|| voided(&begun, &error));
+                        self.def.local.unwritten.add(store, end, Certainty::Unknown);
+                        return (Ending::Stopped(Stop::InDoubt(in_doubt(begun.turn, error))), None);
+                    }
+                    let receipt = self.void(store, &begun, &error, meant).await;
+                    (Ending::Stopped(Stop::Broken(error)), receipt)
+                }
             },
         }
     }
@@ -122,18 +139,28 @@ impl Run {
         }
     }
 
-    /// The end could not be written as it was meant; the turn must still end.
-    async fn void_after(&self, store: &dyn Store, begun: &Begun, error: Error) -> (Ending, Option<Receipt>) {
-        let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, Outcome::failed((&error).into()));
-        end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
-        let receipt = match store.end(end).await {
+    /// The turn cannot go on or end as it was meant, and must still end: now, or as soon as the store writes again, and
+    /// then as it was meant where that still may be.
+    pub(super) async fn void(
+        &self,
+        store: &Arc<dyn Store>,
+        begun: &Begun,
+        error: &Error,
+        meant: Option<EndTurn>,
+    ) -> Option<Receipt> {
+        let void = voided(begun, error);
+        match store.end(void.clone()).await {
             Ok(receipt) => Some(receipt),
             Err(also) => {
-                tracing::warn!(error = %also, turn = %begun.turn, "a turn was not ended; it is dead until it is taken over");
+                tracing::warn!(error = %also, turn = %begun.turn, "a turn was not ended; it is tried again");
+                let (end, certainty) = match meant {
+                    Some(end) => (end, Certainty::Unknown),
+                    None => (void, Certainty::NotKept),
+                };
+                self.def.local.unwritten.add(store, end, certainty);
                 None
             }
-        };
-        (Ending::Stopped(Stop::Broken(error)), receipt)
+        }
     }
 
     fn end_request(&self, begun: &Begun, ending: &Ending, snapshot: Option<SnapshotId>) -> EndTurn {
@@ -177,16 +204,21 @@ impl Run {
         let ended = match ending {
             Ending::Done(output) => {
                 place.output = output.or(place.output.take());
-                Ended { reason, error: None, counts: true, rolled_back: false }
+                Ended { reason, error: None, in_doubt: None, counts: true, rolled_back: false }
             }
-            Ending::Failed(error) if self.def.on_failure == OnFailure::Keep => {
-                Ended { reason: FinishReason::Failed, error: Some(error), counts: true, rolled_back: false }
-            }
+            Ending::Failed(error) if self.def.on_failure == OnFailure::Keep => Ended {
+                reason: FinishReason::Failed,
+                error: Some(error),
+                in_doubt: None,
+                counts: true,
+                rolled_back: false,
+            },
             Ending::Failed(error) => Ended::void(FinishReason::Failed, Some(error)),
             Ending::Stopped(Stop::Aborted) => Ended::void(FinishReason::Aborted, None),
             Ending::Stopped(Stop::Lost(error)) if error.kind() == ErrorKind::Aborted => {
                 Ended::void(FinishReason::Aborted, None)
             }
+            Ending::Stopped(Stop::InDoubt(error)) => Ended::in_doubt(error),
             Ending::Stopped(stop) => Ended::void(FinishReason::Failed, Some(stop.error())),
         };
         if ended.counts {
@@ -312,21 +344,43 @@ impl Run {
 struct Ended {
     reason: FinishReason,
     error: Option<TurnError>,
+    in_doubt: Option<Error>,
     counts: bool,
     rolled_back: bool,
 }
 
 impl Ended {
     fn void(reason: FinishReason, error: Option<TurnError>) -> Self {
-        Self { reason, error, counts: false, rolled_back: true }
+        Self { reason, error, in_doubt: None, counts: false, rolled_back: true }
     }
+
+    fn in_doubt(error: Error) -> Self {
+        let told = TurnError::from(&error);
+        let reason = FinishReason::Unknown;
+        Self { reason, error: Some(told), in_doubt: Some(error), counts: false, rolled_back: false }
+    }
+}
+
+/// The end of a turn that cannot end as it was meant. Where that is the store's fault, it may be run again.
+fn voided(begun: &Begun, error: &Error) -> EndTurn {
+    let outcome = if error.is_stores() { Outcome::lost(error.into()) } else { Outcome::failed(error.into()) };
+    let mut end = EndTurn::voided(begun.fence, EndStatus::Failed, outcome);
+    end.snapshot = begun.snapshot_id.map(NewSnapshot::new);
+    end
+}
+
+fn in_doubt(turn: TurnId, error: Error) -> Error {
+    let text = format!(
+        "turn {turn} may be kept or not: look at it before you send its input again; under a key it can be sent again as it is"
+    );
+    Error::new(ErrorKind::UnknownOutcome, text).with_source(error)
 }
 
 impl Stop {
     pub(crate) fn error(&self) -> TurnError {
         match self {
             Self::Aborted => TurnError::new("ABORTED", "the turn was aborted"),
-            Self::Lost(error) => error.into(),
+            Self::Lost(error) | Self::InDoubt(error) => error.into(),
             Self::TimedOut => TurnError::new("DEADLINE_EXCEEDED", "the turn took longer than the agent allows"),
             Self::Withheld(error) | Self::Broken(error) => error.into(),
         }

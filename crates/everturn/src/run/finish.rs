@@ -71,6 +71,9 @@ impl Run {
     }
 
     pub(super) async fn output(&self, place: &mut Place, unprocessed: Vec<Input>) -> Result<Output> {
+        if let Some(error) = place.in_doubt.take() {
+            return Err(error);
+        }
         let failed = place.error.is_some() || place.finish_reason == Some(FinishReason::Aborted);
         // A snapshot names what was reached only if nothing was written after it.
         let named = match place.point {

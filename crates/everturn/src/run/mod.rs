@@ -129,6 +129,8 @@ pub(crate) enum Stop {
     Withheld(Error),
     /// Its end could not be written as it was meant.
     Broken(Error),
+    /// Its end may have been written or not.
+    InDoubt(Error),
 }
 
 /// How the next turn starts.
@@ -166,6 +168,8 @@ pub(crate) struct Place {
     pub(crate) snapshot_ids: Vec<SnapshotId>,
     pub(crate) finish_reason: Option<FinishReason>,
     pub(crate) error: Option<TurnError>,
+    /// Nobody knows whether the last turn was kept: then there is no output to give.
+    pub(crate) in_doubt: Option<Error>,
     pub(crate) output: Option<Json>,
     /// The next opportunity for a snapshot.
     pub(crate) index: u64,

@@ -44,6 +44,7 @@ fn place(init: &Init, def: &Definition, key: Option<SessionKey>, next: Next) -> 
         snapshot_ids: Vec::new(),
         finish_reason: None,
         error: None,
+        in_doubt: None,
         output: None,
         index: 0,
         turn_index: 0,
@@ -209,6 +210,9 @@ async fn at_turn(
         return Err(unknown());
     }
     match turn.status {
+        _ if turn.ended.is_some_and(|ended| ended.outcome.lost) => {
+            Ok(begin_at(def, init, turn.session, Next::TakeOver(id)))
+        }
         TurnStatus::Dead => Ok(begin_at(def, init, turn.session, Next::TakeOver(id))),
         TurnStatus::Running => Err(Error::busy(format!("turn {id} is still running: wait for it, or abort it first"))),
         TurnStatus::Completed | TurnStatus::Failed | TurnStatus::Aborted => {

@@ -101,14 +101,18 @@ async fn one_that_was_detached_halfway_is_tried_again_and_one_that_was_attached_
     child.tell("leave");
     assert!(matches!(child.next(), Said::Accepted { snapshot, .. } if snapshot == id));
     child.tell("attach attached hold");
-    child.started();
+    let waited = child.started();
     child.kill();
     let agent = place.agent(RETRY);
     let turn = dead(&agent, "halfway").await;
     let attached = dead(&agent, "attached").await;
-    assert_eq!(agent.recover().await.unwrap(), [Recovered::Retried(turn)]);
+    let recovered = agent.recover().await.unwrap();
+    assert_eq!(recovered.len(), 2);
+    assert!(recovered.contains(&Recovered::Retried(turn)) && recovered.contains(&Recovered::Failed(attached)));
     assert_eq!(said_in(&in_time(agent.wait(id, None)).await.unwrap()), here("hold"));
-    assert_eq!(dead(&agent, "attached").await, attached, "its client may come back for it");
+    assert_eq!(found(&agent, waited).await.status, SnapshotStatus::Failed);
+    let again = in_time(agent.retry(attached).await.unwrap().output()).await.unwrap();
+    assert_eq!(said(&again), here("hold"), "whoever waited for it may come back for it");
 }
 
 #[tokio::test]

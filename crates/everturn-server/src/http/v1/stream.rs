@@ -40,9 +40,11 @@ pub(super) fn live(
         loop {
             tokio::select! {
                 biased;
-                next = following.next() => match next? {
-                    Some(followed) => frames.send("chunk", followed.position, &followed.chunk).await?,
-                    None => break,
+                next = following.next() => match next {
+                    Ok(Some(followed)) => frames.send("chunk", followed.position, &followed.chunk).await?,
+                    Ok(None) => break,
+                    // What is kept cannot be read. How the turn ended is told by whoever runs it.
+                    Err(_) => break,
                 },
                 // The same chunks; read so that the turn does not wait for room.
                 chunk = connection.receive(), if reading => reading = chunk.is_some(),
