@@ -4,8 +4,10 @@
 //! that would change them. [`Json`] is that text, checked once; the tree inside is built only to compare, hash or patch.
 
 mod canonical;
+mod members;
 mod node;
 mod scan;
+pub(crate) mod steps;
 
 use std::fmt;
 use std::ops::Range;
@@ -16,9 +18,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 pub(crate) use canonical::canonical_bytes;
-pub(crate) use node::{MAX_DEPTH, Node, member_near, quote};
-pub(crate) use scan::Scanner;
+pub(crate) use members::Lookup;
+pub(crate) use node::{MAX_DEPTH, MAX_SENT_DEPTH, MAX_STORED_DEPTH, Node, quote, quoted_len, shown};
+pub(crate) use scan::{Scanner, is_within};
 
+use crate::state::Held;
 use crate::{Error, Result};
 
 /// A checked piece of JSON text, cheap to clone.
@@ -44,11 +48,31 @@ pub struct Json {
 impl Json {
     /// Checks a text and keeps it.
     ///
-    /// Refused: anything RFC 8259 refuses, members named twice, unpaired surrogates, and nesting deeper than 128.
+    /// Refused: anything RFC 8259 refuses, members named twice, unpaired surrogates, and nesting deeper than 100 levels. What
+    /// is stored and exported has 28 levels more: room for what is put around it.
     pub fn parse(text: impl AsRef<str>) -> Result<Self> {
-        let text = text.as_ref().trim_matches([' ', '\t', '\n', '\r']);
-        Node::parse(text)?;
+        Self::parse_within(text.as_ref(), MAX_SENT_DEPTH)
+    }
+
+    /// Checks a text that may hold what was sent with something around it.
+    pub(crate) fn parse_wrapped(text: &str) -> Result<Self> {
+        Self::parse_within(text, MAX_DEPTH)
+    }
+
+    fn parse_within(text: &str, deepest: usize) -> Result<Self> {
+        let text = text.trim_matches([' ', '\t', '\n', '\r']);
+        Node::parse_within(text, deepest)?;
         Ok(Self::trusted(text))
+    }
+
+    /// Refuses what is nested too deep to be stored and exported.
+    pub(crate) fn check_stored(what: &str, text: &str) -> Result<()> {
+        match is_within(text, MAX_STORED_DEPTH) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "{what} is nested too deep: what is kept may be nested {MAX_STORED_DEPTH} levels, and what is sent {MAX_SENT_DEPTH}"
+            ))),
+        }
     }
 
     /// The JSON of any serialisable value.
@@ -99,6 +123,11 @@ impl Json {
     pub(crate) fn piece(text: &Arc<str>, piece: Range<usize>) -> Self {
         debug_assert!(text.get(piece.clone()).is_some(), "the piece is not in the text");
         Self { text: text.clone(), start: piece.start, end: piece.end }
+    }
+
+    /// The text in memory.
+    pub(crate) fn held(&self) -> Held {
+        Held::of(&self.text, self.text.len())
     }
 
     /// Visits the names of an object's members as they are meant; other values have none.
@@ -182,7 +211,7 @@ impl Serialize for Json {
 impl<'de> Deserialize<'de> for Json {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(deserializer)?;
-        Self::parse(raw.get()).map_err(serde::de::Error::custom)
+        Self::parse_wrapped(raw.get()).map_err(serde::de::Error::custom)
     }
 }
 

@@ -2,10 +2,17 @@
 
 use std::fmt::Write as _;
 
+use super::members::Lookup;
+use super::steps;
 use crate::{Error, Result};
 
-/// Deeper input is refused: it would overflow the stack of whoever walks it.
+/// Nothing that is nested deeper is read or made: it would overflow the stack of the code that walks it.
 pub(crate) const MAX_DEPTH: usize = 128;
+/// How deep what callers send may be nested. It is stored, exported and answered inside of more JSON, and all of that must be
+/// read again.
+pub(crate) const MAX_SENT_DEPTH: usize = 100;
+/// How deep what is stored may be nested: an export puts the JSON of its line around it.
+pub(crate) const MAX_STORED_DEPTH: usize = MAX_DEPTH - 8;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
@@ -21,31 +28,31 @@ pub(crate) enum Node {
 impl PartialEq for Node {
     /// By meaning: the order of members does not count, the spelling of numbers does.
     fn eq(&self, other: &Self) -> bool {
+        steps::count(1);
         match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Bool(a), Self::Bool(b)) => a == b,
             (Self::Number(a), Self::Number(b)) | (Self::String(a), Self::String(b)) => a == b,
             (Self::Array(a), Self::Array(b)) => a == b,
             (Self::Object(a), Self::Object(b)) => {
+                let mut other = Lookup::new(b);
+                let mut twin = |i, key: &str| other.near(i, key).map(|at| &b[at].1);
                 a.len() == b.len()
-                    && a.iter().enumerate().all(|(i, (key, value))| member_near(b, i, key).is_some_and(|v| v == value))
+                    && a.iter().enumerate().all(|(i, (key, value))| twin(i, key).is_some_and(|twin| twin == value))
             }
             _ => false,
         }
     }
 }
 
-/// Finds a member, looking first where it most likely is: members rarely change places.
-pub(crate) fn member_near<'a>(members: &'a [(Box<str>, Node)], near: usize, key: &str) -> Option<&'a Node> {
-    match members.get(near) {
-        Some((k, value)) if **k == *key => Some(value),
-        _ => members.iter().find(|(k, _)| **k == *key).map(|(_, value)| value),
-    }
-}
-
 impl Node {
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let mut parser = Parser { bytes: text.as_bytes(), text, at: 0 };
+        Self::parse_within(text, MAX_DEPTH)
+    }
+
+    /// Reads what is nested no deeper than so many levels.
+    pub(crate) fn parse_within(text: &str, deepest: usize) -> Result<Self> {
+        let mut parser = Parser { bytes: text.as_bytes(), text, at: 0, deepest };
         parser.space();
         let node = parser.value(0)?;
         parser.space();
@@ -54,7 +61,7 @@ impl Node {
 
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         match self {
-            Self::Object(members) => member_near(members, 0, key),
+            Self::Object(members) => members.iter().find(|(name, _)| **name == *key).map(|(_, value)| value),
             _ => None,
         }
     }
@@ -63,6 +70,15 @@ impl Node {
         match self {
             Self::String(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// How many levels are below it.
+    pub(crate) fn levels(&self) -> usize {
+        match self {
+            Self::Array(items) => items.iter().map(|item| 1 + item.levels()).max().unwrap_or(0),
+            Self::Object(members) => members.iter().map(|(_, value)| 1 + value.levels()).max().unwrap_or(0),
+            _ => 0,
         }
     }
 
@@ -106,6 +122,7 @@ impl Node {
 
     /// How many bytes [`Node::print`] gives, without printing.
     pub(crate) fn printed_len(&self) -> usize {
+        steps::count(1);
         match self {
             Self::Null | Self::Bool(true) => 4,
             Self::Bool(false) => 5,
@@ -146,7 +163,8 @@ pub(crate) fn quote(text: &str, out: &mut String) {
     out.push('"');
 }
 
-fn quoted_len(text: &str) -> usize {
+/// How many bytes [`quote`] writes.
+pub(crate) fn quoted_len(text: &str) -> usize {
     let escaped: usize = text
         .bytes()
         .map(|byte| match byte {
@@ -158,10 +176,16 @@ fn quoted_len(text: &str) -> usize {
     text.len() + escaped + 2
 }
 
+/// As much of a text as an error shows.
+pub(crate) fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(200)]
+}
+
 struct Parser<'a> {
     bytes: &'a [u8],
     text: &'a str,
     at: usize,
+    deepest: usize,
 }
 
 impl Parser<'_> {
@@ -180,8 +204,8 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Node> {
-        if depth > MAX_DEPTH {
-            return Err(self.error("nested deeper than 128 levels"));
+        if depth > self.deepest {
+            return Err(self.error(&format!("nested deeper than {} levels, which is the limit", self.deepest)));
         }
         match self.peek() {
             Some(b'{') => self.object(depth),
@@ -308,7 +332,7 @@ impl Parser<'_> {
             members.iter().find(|(key, _)| !seen.insert(key)).map(|m| &m.0)
         };
         match twin {
-            Some(key) => Err(self.error(&format!("the member {key:?} appears twice in one object"))),
+            Some(key) => Err(self.error(&format!("the member {:?} appears twice in one object", shown(key)))),
             None => Ok(()),
         }
     }

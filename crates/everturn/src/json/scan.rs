@@ -7,6 +7,29 @@ use memchr::memchr2;
 
 use crate::{Error, Result};
 
+/// Whether a JSON text is nested no deeper than so many levels.
+pub(crate) fn is_within(text: &str, deepest: usize) -> bool {
+    // Most texts have not even so many brackets.
+    if text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() <= deepest {
+        return true;
+    }
+    let (mut depth, mut within, mut escaped) = (0usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = within,
+            b'"' => within = !within,
+            b'[' | b'{' if !within => depth += 1,
+            b']' | b'}' if !within => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > deepest {
+            return false;
+        }
+    }
+    true
+}
+
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -168,6 +191,16 @@ mod tests {
         })?;
         scanner.end()?;
         Ok(found)
+    }
+
+    #[test]
+    fn how_deep_a_text_is_nested_is_told_from_its_brackets_alone() {
+        let deep =
+            |levels: usize| format!("{}{{\"k\":\"]]\\\"]]\"}}{}", "[".repeat(levels - 1), "]".repeat(levels - 1));
+        for levels in 1..20 {
+            assert!(is_within(&deep(levels), levels) && !is_within(&deep(levels), levels - 1), "{}", deep(levels));
+        }
+        assert!(is_within(r#"["[[[[","\\",{"]]":"{{"},[],[],[]]"#, 2));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Writing a typed value over JSON that may hold more than the type knows.
 
 use crate::Result;
-use crate::json::{Json, Node};
+use crate::json::{Json, Lookup, Node};
 
 /// The JSON that results when a typed value changed: what the type does not know stays.
 ///
@@ -12,13 +12,14 @@ pub(super) fn overlay(stored: Option<&Json>, was: &Json, is: &Json) -> Result<Js
     Ok(Json::trusted(merged.print()))
 }
 
+/// What is an object or a list before and after is gone through, not compared first: it would be compared again on each level.
 fn over(stored: Option<Node>, was: &Node, is: Node) -> Node {
     match (stored, was, is) {
-        (Some(stored), was, is) if *was == is => stored,
         (Some(Node::Object(stored)), Node::Object(was), Node::Object(is)) => Node::Object(members(stored, was, is)),
         (Some(Node::Array(stored)), Node::Array(was), Node::Array(is)) if stored.len() == was.len() => {
             Node::Array(items(stored, was, is))
         }
+        (Some(stored), was, is) if *was == is => stored,
         (_, _, is) => is,
     }
 }
@@ -26,13 +27,21 @@ fn over(stored: Option<Node>, was: &Node, is: Node) -> Node {
 type Members = Vec<(Box<str>, Node)>;
 
 fn members(stored: Members, was: &[(Box<str>, Node)], is: Members) -> Members {
-    let find = |list: &[(Box<str>, Node)], key: &str| list.iter().position(|(k, _)| **k == *key);
+    let mut in_was = Lookup::new(was);
     // Members the type had and has no more are gone; those it never knew stay.
-    let mut merged: Members =
-        stored.into_iter().filter(|(key, _)| find(was, key).is_none() || find(&is, key).is_some()).collect();
-    for (key, value) in is {
-        let before = find(was, &key).map(|at| &was[at].1);
-        match (find(&merged, &key), before) {
+    let mut merged: Members = {
+        let mut in_is = Lookup::new(&is);
+        let stays = |(at, (key, _)): &(usize, (Box<str>, Node))| {
+            in_was.near(*at, key).is_none() || in_is.near(*at, key).is_some()
+        };
+        stored.into_iter().enumerate().filter(stays).map(|(_, member)| member).collect()
+    };
+    let places: Vec<_> = {
+        let mut in_merged = Lookup::new(&merged);
+        is.iter().enumerate().map(|(at, (key, _))| (in_merged.near(at, key), in_was.near(at, key))).collect()
+    };
+    for ((key, value), (at, before)) in is.into_iter().zip(places) {
+        match (at, before.map(|before| &was[before].1)) {
             (Some(at), Some(before)) => {
                 let stored = std::mem::replace(&mut merged[at].1, Node::Null);
                 merged[at].1 = over(Some(stored), before, value);
@@ -48,22 +57,22 @@ fn members(stored: Members, was: &[(Box<str>, Node)], is: Members) -> Members {
 
 /// Items the two versions share at both ends keep what is stored; those between are taken pair by pair if as many.
 fn items(stored: Vec<Node>, was: &[Node], is: Vec<Node>) -> Vec<Node> {
+    if was.len() == is.len() {
+        let pairs = stored.into_iter().zip(was).zip(is);
+        return pairs.map(|((stored, was), is)| over(Some(stored), was, is)).collect();
+    }
     let shorter = was.len().min(is.len());
     let head = was.iter().zip(&is).take_while(|(a, b)| a == b).count();
     let tail = was.iter().rev().zip(is.iter().rev()).take(shorter - head).take_while(|(a, b)| a == b).count();
-    let paired = was.len() == is.len();
     let (old, new) = (was.len(), is.len());
     let mut stored: Vec<Option<Node>> = stored.into_iter().map(Some).collect();
     let pick = |(index, item): (usize, Node)| {
         let from = match index {
-            _ if paired || index < head => Some(index),
+            _ if index < head => Some(index),
             _ if index >= new - tail => Some(index + old - new),
             _ => None,
         };
-        match from {
-            Some(from) => over(stored[from].take(), &was[from], item),
-            None => item,
-        }
+        from.and_then(|from| stored[from].take()).unwrap_or(item)
     };
     is.into_iter().enumerate().map(pick).collect()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::{Json, Node};
+use crate::json::{Json, Lookup, Node};
 use crate::{Error, Result};
 
 /// Whom a key of state belongs to, told by its prefix.
@@ -40,6 +40,11 @@ pub(crate) fn split_key(key: &str) -> (Scope, &str) {
         .into_iter()
         .find_map(|scope| key.strip_prefix(scope.prefix()).map(|rest| (scope, rest)))
         .unwrap_or((Scope::Session, key))
+}
+
+/// About how many bytes keys have, and their values.
+pub(crate) fn keys_weight(set: &BTreeMap<String, Json>) -> usize {
+    set.iter().map(|(key, value)| key.len() + value.as_str().len()).sum()
 }
 
 /// Prefixed keys inside custom state would be shadowed by the scopes they name.
@@ -123,17 +128,15 @@ impl StateDelta {
             Err(error) => Err(error),
         };
         let (Some(was), Some(is)) = (members(was)?, members(is)?) else { return Ok(Self::new()) };
-        let value = |members: &[(Box<str>, Node)], key: &str| {
-            members.iter().find(|(name, _)| &**name == key).map(|(_, node)| Json::trusted(node.print()))
-        };
+        let (mut in_was, mut in_is) = (Lookup::new(&was), Lookup::new(&is));
         let mut delta = Self::new();
-        for (key, node) in &is {
-            let now = Json::trusted(node.print());
-            if value(&was, key).as_ref() != Some(&now) {
-                delta.set.insert(key.to_string(), now);
+        for (at, (key, node)) in is.iter().enumerate() {
+            if in_was.near(at, key).is_none_or(|before| was[before].1 != *node) {
+                delta.set.insert(key.to_string(), Json::trusted(node.print()));
             }
         }
-        delta.remove.extend(was.iter().filter(|(key, _)| value(&is, key).is_none()).map(|(key, _)| key.to_string()));
+        let gone = was.iter().enumerate().filter(|(at, (key, _))| in_is.near(*at, key).is_none());
+        delta.remove.extend(gone.map(|(_, (key, _))| key.to_string()));
         Ok(delta)
     }
 
@@ -160,11 +163,15 @@ impl StateDelta {
                 "the custom state is not an object, so it has no keys to set: replace it with an object first",
             ));
         };
-        members.retain(|(key, _)| !self.remove.contains(&**key));
-        for (key, value) in &self.set {
+        if !self.remove.is_empty() {
+            members.retain(|(key, _)| !self.remove.contains(&**key));
+        }
+        let mut known = Lookup::new(members);
+        let places: Vec<_> = self.set.keys().map(|key| known.find(key)).collect();
+        for ((key, value), place) in self.set.iter().zip(places) {
             let value = value.node()?;
-            match members.iter_mut().find(|(k, _)| **k == **key) {
-                Some((_, slot)) => *slot = value,
+            match place {
+                Some(at) => members[at].1 = value,
                 None => members.push((key.as_str().into(), value)),
             }
         }

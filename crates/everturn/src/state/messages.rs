@@ -3,8 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use super::Held;
 use crate::Result;
 use crate::digest::Digest;
+use crate::json::steps;
 use crate::message::Message;
 
 /// Messages that lie together. Each chunk costs a list of all chunks.
@@ -30,8 +32,8 @@ struct Full {
     chunk: Arc<Chunk>,
     /// Bytes up to its end.
     bytes: u64,
-    /// The chain value after its last message, where it is known.
-    chain: Option<Digest>,
+    /// The chain value after its last message, once it is known.
+    chain: OnceLock<Digest>,
 }
 
 /// Places for messages, each taken once: by the first of the copies that share the chunk to come so far.
@@ -105,7 +107,8 @@ impl Messages {
         if self.len == CHUNK
             && let Some(chunk) = self.last.take()
         {
-            Arc::make_mut(&mut self.full).push(Full { chunk, bytes: self.bytes, chain: self.chain });
+            let chain = self.chain.map_or_else(OnceLock::new, OnceLock::from);
+            Arc::make_mut(&mut self.full).push(Full { chunk, bytes: self.bytes, chain });
             self.len = 0;
         }
         self.bytes += weight(&message);
@@ -150,13 +153,25 @@ impl Messages {
         }
         // Start from the nearest full chunk before whose chain value is known; recompute from there.
         let whole = (len / CHUNK).min(self.full.len());
-        let known = (0..whole).rev().find_map(|i| self.full[i].chain.map(|chain| (i + 1, chain)));
+        let known = (0..whole).rev().find_map(|i| self.full[i].chain.get().map(|chain| (i + 1, *chain)));
         let (from, mut chain) = known.unwrap_or((0, Digest::ABSENT));
         for index in from * CHUNK..len {
             let Some(message) = self.get(index) else { break };
+            steps::count(1);
             chain = chain.chain(Digest::of_json_text(message.as_str())?);
+            // Known from here on: a list that is cut off again and again is gone through once.
+            if (index + 1) % CHUNK == 0
+                && let Some(full) = self.full.get(index / CHUNK)
+            {
+                let _ = full.chain.set(chain);
+            }
         }
         Ok(chain)
+    }
+
+    /// The list of its chunks, which copies share until they grow.
+    pub(crate) fn held(&self) -> Held {
+        Held::of(&self.full, self.full.len() * size_of::<Full>())
     }
 }
 

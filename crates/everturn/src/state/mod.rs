@@ -1,6 +1,9 @@
 //! State: what a line of records adds up to.
 
+#[cfg(test)]
+mod bounds;
 mod delta;
+mod held;
 mod messages;
 pub(crate) mod pairs;
 mod view;
@@ -10,7 +13,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use delta::{Scope, ScopedState, StateDelta};
-pub(crate) use delta::{refuse_prefixed, split_key};
+pub(crate) use delta::{keys_weight, refuse_prefixed, split_key};
+pub(crate) use held::Held;
 pub use messages::Messages;
 pub use view::View;
 
@@ -127,7 +131,7 @@ impl PointState {
         }
         made.messages.set_chain(chain);
         let artifacts = state.artifacts.into_iter().map(|artifact| {
-            let digest = Digest::of_json(&Json::from_value(&artifact)?)?;
+            let digest = Digest::of_json(&Json::written(&artifact)?)?;
             Ok(StateArtifact { digest, content: Arc::new(artifact) })
         });
         made.artifacts = Arc::new(artifacts.collect::<Result<_>>()?);
@@ -148,7 +152,7 @@ impl PointState {
 
     /// The same with what the model is shown.
     pub fn with_view(mut self, view: View) -> Result<Self> {
-        self.tip.digests.view = Digest::of_json(&Json::from_value(&view)?)?;
+        self.tip.digests.view = Digest::of_json(&Json::written(&view)?)?;
         self.view = Some(Arc::new(view));
         Ok(self)
     }
@@ -235,6 +239,16 @@ impl PointState {
 
     pub(crate) fn artifacts_digest(&self) -> Digest {
         of_artifacts(self.artifacts.iter().map(|artifact| &artifact.digest))
+    }
+
+    /// Its custom state, which other states may share.
+    pub(crate) fn held_custom(&self) -> Option<Held> {
+        self.custom.as_ref().map(Json::held)
+    }
+
+    /// The list of its artifacts, which other states may share.
+    pub(crate) fn held_artifacts(&self) -> Held {
+        Held::of(&self.artifacts, self.artifacts.len() * size_of::<StateArtifact>())
     }
 
     /// Roughly what it holds in memory; shared pieces are counted each time they are reached.

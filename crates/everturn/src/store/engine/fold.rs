@@ -13,7 +13,7 @@ use super::walk::walk_while;
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
-use crate::patch::Patch;
+use crate::patch::{Document, Patch};
 use crate::state::{PointState, StateArtifact};
 use crate::turn::RecordKind;
 use crate::{Error, Point, Result, SessionId};
@@ -24,15 +24,49 @@ pub(crate) struct Fold {
     /// Patches since the custom state was last known as a whole; applied once, at the end.
     patches: Vec<Box<str>>,
     /// The artifacts, once they change.
-    artifacts: Option<Vec<FoldArtifact>>,
+    artifacts: Option<ArtifactList>,
     /// Messages that are not in the state yet.
     gather: Gather,
 }
 
-struct FoldArtifact {
-    name: Option<String>,
-    digest: Digest,
-    content: Option<Arc<Artifact>>,
+/// Artifacts, found by name without going through all.
+#[derive(Default)]
+struct ArtifactList {
+    names: HashMap<String, usize>,
+    /// In their order; nothing where one was taken away.
+    items: Vec<Option<(Digest, Option<Arc<Artifact>>)>>,
+}
+
+impl ArtifactList {
+    fn of(state: &PointState) -> Self {
+        let mut list = Self::default();
+        for StateArtifact { digest, content } in state.artifacts.iter() {
+            list.push(content.name.clone(), *digest, Some(content.clone()));
+        }
+        list
+    }
+
+    fn push(&mut self, name: Option<String>, digest: Digest, content: Option<Arc<Artifact>>) {
+        if let Some(name) = name {
+            self.names.entry(name).or_insert(self.items.len());
+        }
+        self.items.push(Some((digest, content)));
+    }
+
+    fn change(&mut self, change: ArtifactBody) {
+        match change {
+            ArtifactBody::Put(put) => match put.name.as_ref().and_then(|name| self.names.get(name)) {
+                Some(at) => self.items[*at] = Some((put.digest, None)),
+                None => self.push(put.name, put.digest, None),
+            },
+            ArtifactBody::Remove(name) => {
+                if let Some(at) = self.names.remove(&name) {
+                    self.items[at] = None;
+                }
+            }
+            ArtifactBody::Clear(_) => *self = Self::default(),
+        }
+    }
 }
 
 impl Fold {
@@ -87,8 +121,8 @@ impl Fold {
 
     fn stand_after(&mut self, meta: &RecordMeta, artifacts: Vec<ArtifactBody>, view: Option<ViewBody>) {
         if !artifacts.is_empty() {
-            let list = self.artifacts.get_or_insert_with(|| fold_artifacts(&self.state));
-            artifacts.into_iter().for_each(|change| change_artifacts(list, change));
+            let list = self.artifacts.get_or_insert_with(|| ArtifactList::of(&self.state));
+            artifacts.into_iter().for_each(|change| list.change(change));
         }
         match view {
             None => {}
@@ -104,20 +138,21 @@ impl Fold {
         self.gather.settle(&mut self.state.messages);
         if !self.patches.is_empty() {
             let custom = self.state.custom.take().unwrap_or_else(Json::null);
-            let mut node = custom.node()?;
+            let broken = || Error::corrupt("a stored patch of custom state does not apply");
+            let mut document = Document::new(Some(&custom))?;
             for patch in &self.patches {
-                let applied = Patch::parse(patch).and_then(|patch| patch.apply_node(&mut node));
-                applied.map_err(|e| Error::corrupt("a stored patch of custom state does not apply").with_source(e))?;
+                let applied = Patch::parse(patch).and_then(|patch| document.apply(&patch));
+                applied.map_err(|e| broken().with_source(e))?;
             }
-            self.state.custom = Some(Json::trusted(node.print()));
+            self.state.custom = Some(document.into_json().ok_or_else(broken)?);
         }
         if let Some(artifacts) = self.artifacts {
-            let artifacts = artifacts.into_iter().map(|artifact| {
-                let content = match artifact.content {
+            let artifacts = artifacts.items.into_iter().flatten().map(|(digest, known)| {
+                let content = match known {
                     Some(content) => content,
-                    None => content(artifact.digest)?,
+                    None => content(digest)?,
                 };
-                Ok(StateArtifact { digest: artifact.digest, content })
+                Ok(StateArtifact { digest, content })
             });
             self.state.artifacts = Arc::new(artifacts.collect::<Result<Vec<_>>>()?);
         }
@@ -125,36 +160,11 @@ impl Fold {
     }
 }
 
-fn fold_artifacts(state: &PointState) -> Vec<FoldArtifact> {
-    let fold = |artifact: &StateArtifact| FoldArtifact {
-        name: artifact.content.name.clone(),
-        digest: artifact.digest,
-        content: Some(artifact.content.clone()),
-    };
-    state.artifacts.iter().map(fold).collect()
-}
-
-fn change_artifacts(list: &mut Vec<FoldArtifact>, change: ArtifactBody) {
-    match change {
-        ArtifactBody::Put(put) => {
-            let new = FoldArtifact { name: put.name, digest: put.digest, content: None };
-            match list.iter_mut().find(|artifact| artifact.name.is_some() && artifact.name == new.name) {
-                Some(slot) => *slot = new,
-                None => list.push(new),
-            }
-        }
-        ArtifactBody::Remove(name) => list.retain(|artifact| artifact.name.as_deref() != Some(&*name)),
-        ArtifactBody::Clear(_) => list.clear(),
-    }
-}
-
 /// The list of artifact digests after some changes, for preparing a record.
 pub(crate) fn artifact_digests_after(base: &PointState, changes: &[ArtifactBody]) -> Vec<Digest> {
-    let mut list = fold_artifacts(base);
-    for change in changes {
-        change_artifacts(&mut list, change.clone());
-    }
-    list.iter().map(|artifact| artifact.digest).collect()
+    let mut list = ArtifactList::of(base);
+    changes.iter().for_each(|change| list.change(change.clone()));
+    list.items.into_iter().flatten().map(|(digest, _)| digest).collect()
 }
 
 /// Adds up a line, from a state that lies on it or from nothing.
