@@ -123,7 +123,9 @@ impl Exporter {
 
     fn line<T: Serialize>(&mut self, out: &mut String, value: &T) -> Result<()> {
         // Line feeds within strings are escaped; between tokens of what was kept as it came they mean nothing.
-        let text = Json::from_value(value)?.as_str().replace(['\n', '\r'], " ");
+        let json = Json::written(value)?;
+        // What could not be brought in again is told now.
+        let text = Json::parse_wrapped(json.as_str())?.as_str().replace(['\n', '\r'], " ");
         self.before = sum(self.before, &text);
         self.lines += 1;
         out.push_str(&format!("[\"{}\",{text}]\n", self.before));
@@ -181,7 +183,7 @@ impl Importer {
         if expected.to_string() != said {
             return Err(damaged());
         }
-        let json = Json::parse(text)?;
+        let json = Json::parse_wrapped(text)?;
         let cause = |error: Error| {
             let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             Error::invalid(why)

@@ -151,7 +151,7 @@ fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row:
     fold.apply(meta, &text)?;
     let state = fold.finish(|digest| {
         let artifact = load_artifact(read, session.tree, digest)?;
-        if Digest::of_json(&Json::from_value(&artifact)?)? != digest {
+        if Digest::of_json(&Json::written(&artifact)?)? != digest {
             return Err(Error::corrupt(format!("the content {digest} of an artifact does not have that digest")));
         }
         Ok(artifact.into())
@@ -169,7 +169,7 @@ fn check_record(read: &dyn Read, session: &SessionRow, before: &PointState, row:
         return wrong("the artifacts' digest");
     }
     let view = match &state.view {
-        Some(view) => Digest::of_json(&Json::from_value(&**view)?)?,
+        Some(view) => Digest::of_json(&Json::written(&**view)?)?,
         None => Digest::ABSENT,
     };
     if view != digests.view {

@@ -9,6 +9,7 @@ use super::super::prepare::MAX_PATCHES;
 use super::super::sessions::check_session;
 use super::super::tables::RecordMeta;
 use super::super::verify::chain_after;
+use super::cost::{Cost, Span, spans};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
@@ -71,10 +72,18 @@ struct Checking<'a> {
     id: SessionId,
     session: &'a SessionEntry,
     segments: HashMap<u64, &'a SegmentEntry>,
+    /// Those that go on: a stretch is dropped with its last record, and its states with it.
     stretches: HashMap<u64, Stretch>,
-    /// States that something else goes on from.
-    wanted: HashSet<PlaceEntry>,
-    states: HashMap<PlaceEntry, PointState>,
+    /// The turn and the attempt that each of the others ended in.
+    ended: HashMap<u64, Option<(u64, u64)>>,
+    /// States that stretches begin with, and how many of them have not begun.
+    states: HashMap<PlaceEntry, (usize, Option<PointState>)>,
+    /// What is left behind where something refers to, once it is known.
+    tips: HashMap<PlaceEntry, Option<Tip>>,
+    spans: HashMap<u64, Span>,
+    /// The turns that had not ended.
+    open: HashSet<u64>,
+    cost: Cost,
     /// The places a branch can stand at.
     completed: HashSet<PlaceEntry>,
     /// Each session's next number.
@@ -109,7 +118,7 @@ impl Checked {
         }
         let session = session.ok_or_else(|| wrong("it has no session"))?;
         check_session(session.title.as_deref(), &session.labels, &session.metadata)?;
-        let mut checking = Checking::new(&key.id, &session, &segments, limits)?;
+        let mut checking = Checking::new(&key.id, &session, &segments, &records, limits)?;
         let records = records.into_iter().map(|record| checking.record(record)).collect::<Result<Vec<_>>>()?;
         let (tips, last) = checking.done(&records, &mut versions)?;
         let ids = HashMap::new();
@@ -132,6 +141,7 @@ impl<'a> Checking<'a> {
         id: &SessionId,
         session: &'a SessionEntry,
         segments: &'a [SegmentEntry],
+        records: &[RecordEntry],
         limits: &'a Limits,
     ) -> Result<Self> {
         let origins = session.origins.len();
@@ -140,7 +150,9 @@ impl<'a> Checking<'a> {
             || "its tree is larger than any that is taken".to_owned(),
         )?;
         let mut known: HashMap<u64, &SegmentEntry> = HashMap::new();
-        let mut wanted = HashSet::new();
+        let mut states: HashMap<PlaceEntry, (usize, Option<PointState>)> = HashMap::new();
+        let mut tips = HashMap::new();
+        let spans = spans(records);
         for segment in segments {
             let parent_known = segment.parent.is_none_or(|parent| {
                 known.get(&parent.segment).is_some_and(|found| found.of == parent.of && found.of >= segment.of)
@@ -149,10 +161,15 @@ impl<'a> Checking<'a> {
             check(fits && known.insert(segment.id, segment).is_none(), || {
                 format!("the stretch {} hangs nowhere", segment.id)
             })?;
-            wanted.extend(segment.parent);
+            if let Some(parent) = segment.parent {
+                tips.insert(parent, None);
+                if spans.contains_key(&segment.id) {
+                    states.entry(parent).or_default().0 += 1;
+                }
+            }
         }
-        wanted.extend(session.branches.iter().map(|branch| branch.at));
-        wanted.extend(session.open.iter().map(|turn| turn.start));
+        tips.extend(session.branches.iter().map(|branch| (branch.at, None)));
+        tips.extend(session.open.iter().map(|turn| (turn.start, None)));
         let forks =
             std::iter::once(&session.forked_from).chain(session.origins.iter().map(|origin| &origin.forked_from));
         for (of, fork) in forks.clone().enumerate() {
@@ -174,8 +191,12 @@ impl<'a> Checking<'a> {
             session,
             segments: known,
             stretches: HashMap::new(),
-            wanted,
-            states: HashMap::new(),
+            ended: HashMap::new(),
+            states,
+            tips,
+            spans,
+            open: session.open.iter().map(|turn| turn.begin).collect(),
+            cost: Cost::of(records),
             completed: HashSet::new(),
             next,
             turns: HashMap::new(),
@@ -210,7 +231,7 @@ impl<'a> Checking<'a> {
             _ => self.grow(&entry, &body, &text, &contents, width)?,
         };
         let packed =
-            contents.iter().map(|(digest, artifact)| Ok((*digest, encode(Json::from_value(&**artifact)?.as_str())?)));
+            contents.iter().map(|(digest, artifact)| Ok((*digest, encode(Json::written(&**artifact)?.as_str())?)));
         let contents = packed.collect::<Result<_>>()?;
         entry.contents.clear();
         Ok(CheckedRecord { width, tip, body: encode(&text)?, contents, entry })
@@ -249,9 +270,11 @@ impl<'a> Checking<'a> {
         check(stretch.of == entry.of && stretch.last < entry.seq, || "its stretch is not its own".to_owned())?;
         stretch.last = entry.seq;
         let before = self.follow(&stretch, entry)?;
+        self.cost.add_up(&before, body)?;
         let mut tip = tip_after(&before.tip, entry, body)?;
         tip.digests.chain = chain_after(&before, text)?;
         let state = added(before, entry, body, text, contents, &mut tip, width)?;
+        self.cost.hold(&state, body)?;
         if let Some(custom) = state.custom.as_ref().filter(|_| body.custom.is_some()) {
             let size = custom.as_str().len();
             if size > self.limits.custom {
@@ -260,13 +283,16 @@ impl<'a> Checking<'a> {
             refuse_prefixed(custom)?;
         }
         check(Some(tip.digests.state()) == entry.digest, || "the state after it has another digest".to_owned())?;
-        if self.wanted.contains(&place) {
-            self.states.insert(place, state.clone());
+        if let Some((_, wanted)) = self.states.get_mut(&place) {
+            *wanted = Some(state.clone());
+        }
+        if let Some(known) = self.tips.get_mut(&place) {
+            *known = Some(tip.clone());
         }
         if let Some(turn) = entry.turn.filter(|_| entry.of == 0) {
             self.last.insert(turn, place);
-            if self.session.open.iter().any(|open| open.begin == turn) {
-                self.states.insert(place, state.clone());
+            if self.open.contains(&turn) {
+                self.tips.insert(place, Some(tip.clone()));
             }
         }
         match (entry.kind, entry.turn.zip(entry.attempt)) {
@@ -279,18 +305,27 @@ impl<'a> Checking<'a> {
         if matches!(entry.kind, RecordKind::End | RecordKind::Edit) {
             self.completed.insert(place);
         }
-        self.stretches.insert(entry.segment, stretch);
+        if self.spans.get(&entry.segment).is_some_and(|span| span.last == (entry.of, entry.seq)) {
+            self.ended.insert(entry.segment, stretch.turn.map(|(turn, attempt, _)| (turn, attempt)));
+        } else {
+            self.stretches.insert(entry.segment, stretch);
+        }
         Ok(tip)
     }
 
     /// A stretch begins where its parent is.
-    fn open(&self, entry: &RecordEntry) -> Result<Stretch> {
+    fn open(&mut self, entry: &RecordEntry) -> Result<Stretch> {
+        check(!self.ended.contains_key(&entry.segment), || "its stretch is over".to_owned())?;
         let segment = self.segments.get(&entry.segment).ok_or_else(|| wrong("it is in no stretch"))?;
         let (settled, last) = match segment.parent {
             None => (PointState::empty(self.id.clone()), 0),
             Some(parent) => {
-                let state = self.states.get(&parent).ok_or_else(|| wrong("its stretch follows nothing"))?;
-                (state.clone(), parent.seq)
+                let follows_nothing = || wrong("its stretch follows nothing");
+                let (left, state) = self.states.get_mut(&parent).ok_or_else(follows_nothing)?;
+                *left = left.saturating_sub(1);
+                // The last one that begins with it takes it along.
+                let state = if *left == 0 { state.take() } else { state.clone() };
+                (state.ok_or_else(follows_nothing)?, parent.seq)
             }
         };
         Ok(Stretch { of: segment.of, settled, turn: None, last })
@@ -338,7 +373,7 @@ impl<'a> Checking<'a> {
             "a branch stands where nothing was completed".to_owned()
         })?;
         check(self.next.iter().all(Option::is_some), || "a session has no records".to_owned())?;
-        let open: HashSet<u64> = self.session.open.iter().map(|open| open.begin).collect();
+        let open = self.open;
         let unfinished = self
             .turns
             .iter()
@@ -346,16 +381,10 @@ impl<'a> Checking<'a> {
             .map(|((_, turn), _)| *turn);
         check(unfinished.collect::<HashSet<_>>() == open, || "a turn has neither ended nor is it open".to_owned())?;
         for turn in &self.session.open {
-            let stretch =
-                turn.segment.map(|segment| self.stretches.get(&segment).and_then(|found| found.turn.as_ref()));
-            let stands = match stretch {
-                None => true,
-                Some(found) => {
-                    found.is_some_and(|(begin, attempt, _)| (*begin, *attempt) == (turn.begin, turn.attempt))
-                }
-            };
+            let stands =
+                turn.segment.is_none_or(|segment| self.ended.get(&segment) == Some(&Some((turn.begin, turn.attempt))));
             let counts = turn.attempt < MAX_COUNT;
-            check(counts && stands && self.states.contains_key(&turn.start), || {
+            check(counts && stands && self.tips.get(&turn.start).is_some_and(Option::is_some), || {
                 format!("turn {} stands nowhere", turn.begin)
             })?;
         }
@@ -363,7 +392,7 @@ impl<'a> Checking<'a> {
         let twice = records.iter().filter_map(|record| record.entry.snapshot.as_ref()).any(|row| !ids.insert(row.id));
         check(!twice, || "a snapshot is in it twice".to_owned())?;
         check_versions(records, versions, &open, self.session.origins.len() as u64)?;
-        let tips = self.states.into_iter().map(|(place, state)| (place, state.tip)).collect();
+        let tips = self.tips.into_iter().filter_map(|(place, tip)| Some((place, tip?))).collect();
         Ok((tips, self.last))
     }
 }
@@ -434,7 +463,7 @@ fn contents(entry: &RecordEntry, body: &Body) -> Result<Vec<(Digest, Arc<Artifac
     let mut found = Vec::new();
     for artifact in &entry.contents {
         artifact.check()?;
-        found.push((Digest::of_json(&Json::from_value(artifact)?)?, Arc::new(artifact.clone())));
+        found.push((Digest::of_json(&Json::written(artifact)?)?, Arc::new(artifact.clone())));
     }
     let puts = body.artifacts.iter().filter_map(|change| match change {
         ArtifactBody::Put(put) => Some((put.digest, put.name.clone())),
@@ -494,11 +523,11 @@ fn added(
         width,
         tip: tip.clone(),
     };
+    let contents: HashMap<&Digest, &Arc<Artifact>> = contents.iter().map(|(digest, found)| (digest, found)).collect();
     let mut fold = Fold::from(before);
     fold.apply(&meta, text)?;
     let mut state = fold.finish(|digest| {
-        let found = contents.iter().find(|(content, _)| *content == digest);
-        found.map(|(_, artifact)| artifact.clone()).ok_or_else(|| wrong("an artifact is missing"))
+        contents.get(&digest).map(|found| Arc::clone(found)).ok_or_else(|| wrong("an artifact is missing"))
     })?;
     if body.custom.is_some() {
         tip.digests.custom = state.custom.as_ref().map_or(Ok(Digest::ABSENT), Digest::of_json)?;
@@ -507,7 +536,7 @@ fn added(
         tip.digests.artifacts = state.artifacts_digest();
     }
     if body.view.is_some() {
-        let digest = |view: &Arc<crate::View>| Digest::of_json(&Json::from_value(&**view)?);
+        let digest = |view: &Arc<crate::View>| Digest::of_json(&Json::written(&**view)?);
         tip.digests.view = state.view.as_ref().map_or(Ok(Digest::ABSENT), digest)?;
     }
     state.tip = tip.clone();
@@ -521,21 +550,23 @@ fn check_versions(
     open: &HashSet<u64>,
     origins: u64,
 ) -> Result<()> {
-    let mut put: HashMap<(u64, u64), &CheckedRecord> = HashMap::new();
-    for record in records {
-        put.insert((record.entry.of, record.entry.seq), record);
+    let mut turns: HashMap<(u64, u64), Option<u64>> = HashMap::new();
+    let mut put: HashSet<(u64, u64, Digest)> = HashSet::new();
+    for CheckedRecord { entry, contents, .. } in records {
+        turns.insert((entry.of, entry.seq), entry.turn);
+        put.extend(contents.iter().map(|(digest, _)| (entry.of, entry.seq, *digest)));
     }
     let of_open = |version: &VersionEntry| {
-        let turn = put.get(&(version.of, version.seq)).and_then(|record| record.entry.turn);
+        let turn = turns.get(&(version.of, version.seq)).copied().flatten();
         version.of == 0 && turn.is_some_and(|turn| open.contains(&turn))
     };
     versions.retain(|version| !of_open(version));
     let mut seen = HashSet::new();
     for version in versions.iter() {
-        let known = match put.get(&(version.of, version.seq)) {
-            Some(record) => record.contents.iter().any(|(digest, _)| *digest == version.digest),
+        let known = match turns.contains_key(&(version.of, version.seq)) {
+            true => put.contains(&(version.of, version.seq, version.digest)),
             // Off the line: it only counts.
-            None => (1..=origins).contains(&version.of),
+            false => (1..=origins).contains(&version.of),
         };
         let first = seen.insert((version.of, &version.name, version.version));
         let counts = version.version < MAX_COUNT && version.seq < MAX_COUNT;

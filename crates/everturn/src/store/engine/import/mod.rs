@@ -4,6 +4,7 @@
 //! says; whatever can be told from that is told from that and not read.
 
 mod check;
+mod cost;
 mod write;
 
 pub(crate) use check::Checked;
