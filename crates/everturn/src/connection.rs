@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Output;
+use crate::aside::{away, is_large};
 use crate::json::Json;
 use crate::message::Message;
 use crate::run::{DetachAsked, Run};
@@ -98,11 +99,28 @@ impl Connection {
 
     /// The next chunk; nothing once the invocation has ended. Stop at a chunk's `turn_end`, send more, and go on.
     pub async fn receive(&mut self) -> Option<Chunk> {
-        let mut chunk = match self.kept.pop_front() {
-            Some(chunk) => chunk,
-            None => self.chunks.recv().await?,
-        };
-        self.follow(&mut chunk);
+        if self.kept.is_empty() {
+            let chunk = self.chunks.recv().await?;
+            self.kept.push_back(chunk);
+        }
+        // The chunk stays where it is until then: this may be dropped while it waits.
+        if let Some(patch) = self.kept.front().and_then(|chunk| chunk.custom_patch.as_ref()) {
+            let bytes = patch.weight() + self.custom.as_ref().map_or(0, |custom| custom.as_str().len());
+            let applied = match is_large(bytes) {
+                true => {
+                    let (patch, custom) = (patch.clone(), self.custom.clone());
+                    away(move || patch.apply_optional(custom.as_ref())).await
+                }
+                false => patch.apply_optional(self.custom.as_ref()),
+            };
+            match applied {
+                Ok(custom) => self.custom = custom,
+                // Patches are made in order against what was sent before; one that does not fit is not shown half.
+                Err(error) => tracing::warn!(%error, "a patch of custom state did not apply"),
+            }
+        }
+        let mut chunk = self.kept.pop_front()?;
+        chunk.custom.clone_from(&self.custom);
         Some(chunk)
     }
 
@@ -125,17 +143,6 @@ impl Connection {
             let chunk = connection.receive().await?;
             Some((chunk, connection))
         })
-    }
-
-    fn follow(&mut self, chunk: &mut Chunk) {
-        if let Some(patch) = &chunk.custom_patch {
-            match patch.apply_optional(self.custom.as_ref()) {
-                Ok(custom) => self.custom = custom,
-                // Patches are made in order against what was sent before; one that does not fit is not shown half.
-                Err(error) => tracing::warn!(%error, "a patch of custom state did not apply"),
-            }
-        }
-        chunk.custom.clone_from(&self.custom);
     }
 
     /// The custom state as the chunks received so far have made it.

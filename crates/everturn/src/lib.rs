@@ -36,6 +36,7 @@
 
 pub mod agent;
 mod artifact;
+mod aside;
 mod chat;
 mod clock;
 pub mod compact;

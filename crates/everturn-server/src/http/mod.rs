@@ -10,6 +10,7 @@ mod guard;
 mod headers;
 mod held;
 mod identify;
+mod large;
 mod limits;
 mod observe;
 mod operations;

@@ -10,6 +10,7 @@ use super::{Responder, attribution};
 use crate::agent::failure::Handled;
 use crate::agent::{CustomState, SharedState};
 use crate::artifact::Artifact;
+use crate::aside::beside;
 use crate::event::Event;
 use crate::json::Json;
 use crate::message::Message;
@@ -325,6 +326,11 @@ impl Run {
     /// Reads and writes the custom state in one step. The change may read the session, but not change its custom state
     /// again: that would wait for itself, and is refused instead.
     pub(crate) fn write_custom(&self, change: impl FnOnce(Option<&Json>) -> Result<Option<Json>>) -> Result<()> {
+        let bytes = self.work().now.custom.as_ref().map_or(0, |custom| custom.as_str().len());
+        beside(bytes, || self.change_custom(change))
+    }
+
+    fn change_custom(&self, change: impl FnOnce(Option<&Json>) -> Result<Option<Json>>) -> Result<()> {
         let changing = Changing::enter(self)?;
         let _one_writer = self.custom_writers.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = {

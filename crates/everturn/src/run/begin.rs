@@ -9,10 +9,11 @@ use super::{Known, Next, Place, Run, Running, Stop, TurnHandle};
 use crate::agent::Output;
 use crate::agent::definition::ContentInSpans;
 use crate::agent::policy::LastSnapshot;
+use crate::aside::beside;
 use crate::connection::Ticket;
 use crate::json::Json;
 use crate::snapshot::SnapshotEvent;
-use crate::state::{PointState, Scope, StateDelta, split_key};
+use crate::state::{PointState, Scope, StateDelta, keys_weight, split_key};
 use crate::store::{At, BeginTurn, Busy, Commit, SnapshotRef, Start};
 use crate::turn::{Begin, Begun, EndedTurn, Input, NewSnapshot, Receipt};
 use crate::{Error, ErrorKind, Result};
@@ -81,9 +82,12 @@ impl Run {
         }
         let delta = input.state_delta.of_scope(Scope::Session);
         if !delta.is_empty() {
-            let mut custom = content.custom.as_ref().map(Json::node).transpose()?;
-            delta.apply_to(&mut custom)?;
-            content.custom = custom.map(|node| Json::trusted(node.print()));
+            let changed = content.custom.as_ref().map_or(0, |custom| custom.as_str().len()) + keys_weight(&delta.set);
+            content.custom = beside(changed, || {
+                let mut custom = content.custom.as_ref().map(Json::node).transpose()?;
+                delta.apply_to(&mut custom)?;
+                Ok::<_, Error>(custom.map(|node| Json::trusted(node.print())))
+            })?;
         }
         work.now = content;
         work.settle();
@@ -240,6 +244,11 @@ impl Run {
 
     /// The custom state in the shape this agent knows, checked against its schema.
     fn present_custom(&self, place: &mut Place, state: &PointState) -> Result<Option<Json>> {
+        let bytes = state.custom().map_or(0, |custom| custom.as_str().len());
+        beside(bytes, || self.checked_custom(place, state))
+    }
+
+    fn checked_custom(&self, place: &mut Place, state: &PointState) -> Result<Option<Json>> {
         let custom = self.def.upcasters.apply(state.schema_version(), state.custom().cloned())?;
         let same = |checked: &Json| custom.as_ref().is_some_and(|custom| custom.as_str() == checked.as_str());
         if self.def.schema.is_some() && !place.checked.as_ref().is_some_and(same) {
@@ -304,7 +313,7 @@ impl Run {
             "otel.status_description" = tracing::field::Empty,
         );
         if self.def.content_in_spans == ContentInSpans::Include
-            && let Ok(json) = Json::from_value(input)
+            && let Ok(json) = Json::written(input)
         {
             span.record("genkit:input", bounded(json.as_str()));
         }

@@ -6,6 +6,7 @@ use super::work::{Content, Work};
 use super::{Known, Next, Place};
 use crate::agent::Init;
 use crate::agent::definition::Definition;
+use crate::aside::{away, is_large};
 use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::SnapshotStatus;
@@ -23,7 +24,13 @@ pub(crate) struct Started {
 /// Finds out where an invocation starts, or refuses it before any work.
 pub(crate) async fn resolve(def: &Arc<Definition>, user: &UserId, init: Init) -> Result<Started> {
     match &def.store {
-        None => client_managed(def, init),
+        None => {
+            let def = def.clone();
+            match is_large(init.state.as_ref().map_or(0, weight)) {
+                true => away(move || client_managed(&def, init)).await,
+                false => client_managed(&def, init),
+            }
+        }
         Some(store) => stored(def, &**store, user, init).await,
     }
 }
@@ -93,6 +100,13 @@ fn client_managed(def: &Arc<Definition>, init: Init) -> Result<Started> {
     let session = state.session_id.clone().unwrap_or_else(|| def.session_id());
     let work = Work::new(session, content_of(state)?);
     Ok(Started { work, place: place(&init, def, None, Next::Working) })
+}
+
+/// About how many bytes a state has.
+fn weight(state: &SessionState) -> usize {
+    let messages = state.messages.iter().map(|message| message.as_str().len());
+    let parts = state.artifacts.iter().flat_map(|artifact| &artifact.parts).map(|part| part.as_str().len());
+    messages.chain(parts).sum::<usize>() + state.custom.as_ref().map_or(0, |custom| custom.as_str().len())
 }
 
 fn content_of(state: SessionState) -> Result<Content> {

@@ -4,6 +4,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::changing::Changing;
 use super::{Run, Stop};
+use crate::aside::beside;
 use crate::json::Json;
 use crate::patch::Patch;
 use crate::state::Scope;
@@ -20,6 +21,10 @@ pub(crate) struct Told {
     following: bool,
     /// It changed since, and there was no room to say so.
     behind: bool,
+}
+
+fn bytes(custom: &Option<Json>) -> usize {
+    custom.as_ref().map_or(0, |custom| custom.as_str().len())
 }
 
 impl Run {
@@ -52,7 +57,10 @@ impl Run {
     /// Whether the client was told something else than what would be shown now.
     fn is_stale(&self, told: &Told) -> Result<bool> {
         match &told.last {
-            Some(last) => Ok(*last != self.shown_custom()?),
+            Some(last) => {
+                let shown = self.shown_custom()?;
+                Ok(beside(bytes(last) + bytes(&shown), || *last != shown))
+            }
             None => Ok(false),
         }
     }
@@ -121,11 +129,12 @@ impl Run {
     fn try_tell(&self, told: &mut Told) -> Result<()> {
         told.behind = false;
         let shown = self.shown_custom()?;
-        let patch = match (&told.last, &shown) {
-            (Some(last), shown) if told.following => Patch::diff_followed(last.as_ref(), shown.as_ref())?,
-            (_, Some(custom)) => Patch::replace_all(custom)?,
-            (_, None) => Patch::clear(),
-        };
+        let before = told.last.as_ref().filter(|_| told.following);
+        let patch = beside(before.map_or(0, bytes) + bytes(&shown), || match (before, &shown) {
+            (Some(last), shown) => Patch::diff_followed(last.as_ref(), shown.as_ref()),
+            (_, Some(custom)) => Patch::replace_all(custom),
+            (_, None) => Ok(Patch::clear()),
+        })?;
         if patch.is_empty() {
             return Ok(());
         }

@@ -487,12 +487,12 @@ impl Work {
         let artifacts = if known && self.pending.artifacts.is_empty() {
             base.artifacts
         } else {
-            let each = self.now.artifacts.iter().map(|artifact| Digest::of_json(&Json::from_value(&**artifact)?));
+            let each = self.now.artifacts.iter().map(|artifact| Digest::of_json(&Json::written(&**artifact)?));
             of_artifacts(&each.collect::<Result<Vec<_>>>()?)
         };
         let view = match &self.now.view {
             _ if known && !self.view_changed() => base.view,
-            Some(view) => Digest::of_json(&Json::from_value(&**view)?)?,
+            Some(view) => Digest::of_json(&Json::written(&**view)?)?,
             None => Digest::ABSENT,
         };
         Ok(StateDigests { chain, custom, artifacts, view })

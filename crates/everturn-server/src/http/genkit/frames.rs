@@ -3,7 +3,7 @@
 //! Genkit's client decodes each read by itself, so a character whose bytes come in two reads would be lost: frames are
 //! ASCII, everything else is escaped.
 
-use everturn::{Chunk, TurnError};
+use everturn::{Chunk, ErrorKind, TurnError};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -16,10 +16,11 @@ pub(super) enum Frame<'a, T> {
 
 /// JSON in ASCII.
 pub(super) fn ascii<T: Serialize>(value: &T) -> everturn::Result<String> {
-    let json = everturn::Json::from_value(value)?;
-    let text = json.as_str();
+    let unwritable =
+        |error| everturn::Error::new(ErrorKind::Internal, "an answer cannot be written").with_source(error);
+    let text = serde_json::to_string(value).map_err(unwritable)?;
     if text.is_ascii() {
-        return Ok(text.to_owned());
+        return Ok(text);
     }
     let mut out = String::with_capacity(text.len() + text.len() / 2);
     for c in text.chars() {

@@ -16,8 +16,9 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use everturn::{AgentClient, ErrorKind, Registry};
 
-use super::body::json_text;
+use super::body::{Refused, json_text};
 use super::identify::demand;
+use super::large::away;
 use super::problem::Problem;
 use crate::auth::{Identity, Right};
 use request::{Lookup, read_lookup, read_snapshot_id, read_turn};
@@ -69,9 +70,10 @@ async fn turn(
     let agent = hosted.agent(&name, &identity)?;
     demand(&identity, Right::Write)?;
     let body = body(request).await?;
+    let read = away(body.len(), move || read_turn(&body)).await.map_err(refused)?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let streams = accept.contains("text/event-stream");
-    match read_turn(&body) {
+    match read {
         Ok(turn) if streams => Ok(turn::streamed(agent, turn)),
         Ok(turn) => turn::plain(agent, turn).await,
         Err(problem) if streams => Ok(turn::refused_stream(&problem)),
@@ -142,5 +144,9 @@ async fn abort(
 }
 
 async fn body(request: Request) -> Result<String, Problem> {
-    json_text(request).await.map_err(|refused| Problem::invalid(refused.why).code(refused.status))
+    json_text(request).await.map_err(refused)
+}
+
+fn refused(refused: Refused) -> Problem {
+    Problem::invalid(refused.why).code(refused.status)
 }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::frames::{Frame, frame};
 use super::request::Turn;
 use super::wire::{self, AgentOutput};
+use crate::http::large::away;
 use crate::http::problem::Problem;
 
 /// Frames that may wait for the network.
@@ -22,7 +23,8 @@ const QUEUED_FRAMES: usize = 64;
 /// A turn whose client waits for its result. A client that goes away drops this, and that aborts the turn.
 pub(super) async fn plain(agent: Arc<dyn AgentClient>, turn: Turn) -> Result<Response, Problem> {
     let result = run(agent, turn, |_| async { true }).await?;
-    Ok(wire::answer(&result))
+    let written = away(result.weight(), move || wire::answer(&result)).await;
+    written.map_err(|refused| Problem::invalid(refused.why).code(refused.status))
 }
 
 /// A turn whose client follows it, frame by frame. The last frame is a result or an error, whatever happens.

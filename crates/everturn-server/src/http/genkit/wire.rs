@@ -42,7 +42,35 @@ pub(super) struct AgentOutput {
     #[serde(skip_serializing_if = "Option::is_none")]
     snapshot_id: Option<SnapshotId>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<Json>,
+    state: Option<State>,
+}
+
+/// A state that is handed back.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum State {
+    /// As it was sent.
+    Sent(Json),
+    /// As a turn left it.
+    Left(SessionState),
+}
+
+impl AgentOutput {
+    /// About how many bytes it has.
+    pub(super) fn weight(&self) -> usize {
+        let message = self.message.as_ref().map_or(0, |message| message.as_str().len());
+        let parts = self.artifacts.iter().flat_map(|artifact| &artifact.parts).map(|part| part.as_str().len());
+        message
+            + parts.sum::<usize>()
+            + match &self.state {
+                None => 0,
+                Some(State::Sent(state)) => state.as_str().len(),
+                Some(State::Left(state)) => {
+                    let messages = state.messages.iter().map(|message| message.as_str().len()).sum::<usize>();
+                    messages + state.custom.as_ref().map_or(0, |custom| custom.as_str().len())
+                }
+            }
+    }
 }
 
 pub(super) fn output(output: Output, managed: StateManagement) -> everturn::Result<AgentOutput> {
@@ -54,7 +82,7 @@ pub(super) fn output(output: Output, managed: StateManagement) -> everturn::Resu
         finish_reason: output.finish_reason.unwrap_or(FinishReason::Unknown),
         error: output.error,
         snapshot_id: output.snapshot_id,
-        state: if client { Some(Json::from_value(&output.state.to_session_state())?) } else { None },
+        state: client.then(|| State::Left(output.state.to_session_state())),
     })
 }
 
@@ -67,7 +95,7 @@ pub(super) fn failed(error: TurnError, state: Option<Json>) -> AgentOutput {
         finish_reason: FinishReason::Failed,
         error: Some(error),
         snapshot_id: None,
-        state,
+        state: state.map(State::Sent),
     }
 }
 

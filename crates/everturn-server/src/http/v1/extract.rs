@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::problem::Problem;
 use crate::http::body::json_text;
+use crate::http::large::away;
 use crate::http::limits::page;
 
 /// How many items a page has unless the query says.
@@ -68,14 +69,18 @@ fn is_text(query: &str) -> bool {
 /// The body.
 pub(super) struct Sent<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Sent<T> {
+impl<T: DeserializeOwned + Send + 'static, S: Send + Sync> FromRequest<S> for Sent<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let text = json_text(request).await?;
-        let json = Json::parse(&text).map_err(|error| Problem::invalid(format!("the body is not JSON: {error}")))?;
-        let read = whole(json.as_str());
-        read.map(Self).map_err(|why| Problem::invalid(format!("the body is not as it should be: {why}")))
+        away(text.len(), move || {
+            let json =
+                Json::parse(&text).map_err(|error| Problem::invalid(format!("the body is not JSON: {error}")))?;
+            let read = whole(json.as_str());
+            read.map(Self).map_err(|why| Problem::invalid(format!("the body is not as it should be: {why}")))
+        })
+        .await?
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use everturn::{Json, Position};
+use everturn::{Error, ErrorKind, Position};
 use futures_util::stream::unfold;
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -33,7 +33,8 @@ impl Frames {
 
 fn frame<T: Serialize>(name: &str, id: Option<Position>, data: &T) -> Result<String, Problem> {
     // Line feeds inside strings are escaped by JSON itself; those between tokens of what was kept as it came mean nothing.
-    let json = Json::from_value(data)?.as_str().replace(['\n', '\r'], " ");
+    let unwritable = |error| Error::new(ErrorKind::Internal, "an event cannot be written").with_source(error);
+    let json = serde_json::to_string(data).map_err(unwritable)?.replace(['\n', '\r'], " ");
     let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
     Ok(format!("{id}event: {name}\ndata: {json}\n\n"))
 }
@@ -60,7 +61,7 @@ where
         let problem = match done {
             Ok(Ok(())) => return,
             Ok(Err(problem)) => problem,
-            Err(_) => everturn::Error::new(everturn::ErrorKind::Internal, "a stream's work panicked").into(),
+            Err(_) => Error::new(ErrorKind::Internal, "a stream's work panicked").into(),
         };
         let _ = Frames(sender).send("error", None, &problem).await;
     });

@@ -58,6 +58,17 @@ impl WithState {
 }
 
 impl Answer {
+    /// About how many bytes it has.
+    pub(super) fn weight(&self) -> usize {
+        let message = self.message.as_ref().map_or(0, |message| message.as_str().len());
+        let output = self.output.as_ref().map_or(0, |output| output.as_str().len());
+        let state = self.state.as_ref().map_or(0, |state| {
+            let messages = state.messages.iter().map(|message| message.as_str().len()).sum::<usize>();
+            messages + state.custom.as_ref().map_or(0, |custom| custom.as_str().len())
+        });
+        message + output + state
+    }
+
     pub(super) fn new(output: Output, with_state: WithState) -> Self {
         Self {
             session_id: output.session_id,

@@ -19,6 +19,7 @@ use super::extract::{Asked, In, unconditional};
 use super::problem::Problem;
 use super::sessions::{SessionPath, created};
 use crate::http::body::{Refused, expect};
+use crate::http::large::{LARGE, away};
 use crate::http::limits;
 
 /// One line of JSON after the other.
@@ -109,24 +110,33 @@ pub(super) async fn import(
     Ok(created(&own, made))
 }
 
-/// Reads the file as it comes.
+/// Reads the file as it comes, a good piece at a time: the end of a long line is what takes long.
 async fn file(request: Request) -> Result<Importer, Problem> {
     let most = expect(&request, LINES)?;
     let mut importer = Importer::new(most);
     let mut body = request.into_body().into_data_stream();
-    while let Some(piece) = body.next().await {
-        let piece = piece.map_err(|error| match limits::is_too_slow(&error) {
+    let mut piece = Vec::new();
+    while let Some(more) = body.next().await {
+        let more = more.map_err(|error| match limits::is_too_slow(&error) {
             true => Refused::too_slow().into(),
             false => Problem::invalid("the body could not be read to its end"),
         })?;
-        importer.push(&piece).map_err(|error| match error.kind() {
-            ErrorKind::TooLarge => Problem::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                ErrorKind::TooLarge.name(),
-                format!("the file is larger than the limit of {most} bytes: use `everturn import`"),
-            ),
-            _ => error.into(),
-        })?;
+        piece.extend_from_slice(&more);
+        if piece.len() >= LARGE {
+            importer = push(importer, std::mem::take(&mut piece), most).await?;
+        }
     }
-    Ok(importer)
+    push(importer, piece, most).await
+}
+
+async fn push(mut importer: Importer, piece: Vec<u8>, most: usize) -> Result<Importer, Problem> {
+    let pushed = away(LARGE, move || importer.push(&piece).map(|()| importer)).await?;
+    pushed.map_err(|error| match error.kind() {
+        ErrorKind::TooLarge => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorKind::TooLarge.name(),
+            format!("the file is larger than the limit of {most} bytes: use `everturn import`"),
+        ),
+        _ => error.into(),
+    })
 }

@@ -18,6 +18,7 @@ use super::extract::{Asked, Sent, etag, given, given_object, header, if_match, o
 use super::output::{Answer, WithState};
 use super::problem::Problem;
 use super::stream;
+use crate::http::large::away;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -212,10 +213,11 @@ async fn plain(
 ) -> Result<Response, Problem> {
     let answer = Answer::new(plain_output(own, connection, condition).await?, with_state);
     let head = answer.point.filter(|_| answer.on_head).map(etag);
-    Ok(match head {
+    let written = away(answer.weight(), move || match head {
         Some(head) => (head, JsonBody(answer)).into_response(),
         None => JsonBody(answer).into_response(),
-    })
+    });
+    Ok(written.await?)
 }
 
 /// What `If-Match` asked of a turn.

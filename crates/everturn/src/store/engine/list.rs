@@ -79,7 +79,13 @@ fn sort(found: &mut [(u64, SessionRow)], newest_first: bool) {
     found.sort_by_key(|(key, _)| if newest_first { u64::MAX - key } else { *key });
 }
 
+/// The most members of metadata that are compared: they are, with each session.
+const MAX_FILTERS: usize = 32;
+
 fn check_filters(query: &ListSessions) -> Result<()> {
+    if query.metadata.len() > MAX_FILTERS {
+        return Err(Error::invalid(format!("metadata is filtered by at most {MAX_FILTERS} members: leave some out")));
+    }
     for (name, value) in &query.metadata {
         if matches!(value.node()?, Node::Object(_) | Node::Array(_)) {
             return Err(Error::invalid(format!("metadata is filtered by scalars, but {name:?} is to equal {value}")));

@@ -4,10 +4,11 @@ use super::prepare::Draft;
 use super::rules::{Ctx, show};
 use super::sessions::{self, NewFork, NewSession};
 use super::{Backend, Engine, Inner, Sync, import};
+use crate::aside::{away, is_large};
 use crate::session::{SessionKey, SessionRecord};
 use crate::store::{BranchChange, CreateSession, ForkSession, ImportSession, Purged, UpdateSession};
 use crate::turn::Changes;
-use crate::{Error, Result, SessionId, SnapshotId};
+use crate::{Result, SessionId, SnapshotId};
 
 /// Records removed in one go while a deleted session is reclaimed, so that turns need not wait long.
 const RECLAIM_SLICE: usize = 256;
@@ -33,17 +34,17 @@ impl<B: Backend> Inner<B> {
         SessionId::new(self.config.clock.uuid().to_string())
     }
 
-    pub(super) fn new_session(&self, mut session: CreateSession, derived: Option<SessionId>) -> Result<NewSession> {
-        let id = match session.id.take().or(derived) {
-            Some(id) => id,
-            None => self.fresh_id()?,
-        };
-        session.id = Some(id.clone());
-        NewSession::prepare(session, id, &self.config.limits)
+    /// What a session that is to be made is called.
+    pub(super) fn name_session(&self, session: &CreateSession, derived: Option<SessionId>) -> Result<SessionId> {
+        session.id.clone().or(derived).map_or_else(|| self.fresh_id(), Ok)
     }
 
     pub(crate) async fn create(&self, session: CreateSession) -> Result<SessionRecord> {
-        let new = self.new_session(session, None)?;
+        let (id, limits) = (self.name_session(&session, None)?, self.config.limits);
+        let new = match is_large(NewSession::weight(&session)) {
+            true => away(move || NewSession::prepare(session, id, &limits)).await?,
+            false => NewSession::prepare(session, id, &limits)?,
+        };
         self.write_new(move |ctx| {
             let row = sessions::create(ctx, &new)?;
             show(ctx.tx, ctx.env, &row)
@@ -153,8 +154,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) async fn import(&self, session: ImportSession) -> Result<SessionRecord> {
         let limits = self.config.limits;
         // Adding up what came from elsewhere takes as long as it takes; others need the thread.
-        let checking = tokio::task::spawn_blocking(move || import::Checked::new(session, &limits));
-        let mut checked = checking.await.map_err(|e| Error::internal("an import broke down").with_source(e))??;
+        let mut checked = away(move || import::Checked::new(session, &limits)).await?;
         checked.name(|| SnapshotId::from_uuid(self.config.clock.uuid()));
         self.write_new(move |ctx| import::write(ctx, &checked)).await
     }

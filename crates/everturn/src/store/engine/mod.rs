@@ -62,6 +62,7 @@ use standing::Standing;
 
 use super::Watch;
 use super::request::*;
+use crate::aside::{away, is_large};
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::session::{SessionKey, SessionRecord};
@@ -376,7 +377,10 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn keep_chunks(&self, pack: KeepChunks) -> Result<()> {
         let limits = self.config.limits;
-        let new = streams::NewPack::prepare(&pack, &limits)?;
+        let new = match is_large(pack.chunks.iter().map(|chunk| chunk.as_str().len()).sum()) {
+            true => away(move || streams::NewPack::prepare(&pack, &limits)).await?,
+            false => streams::NewPack::prepare(&pack, &limits)?,
+        };
         self.write_record(Sync::Lazy, new.bytes(), move |ctx| streams::keep(ctx, &new, &limits)).await
     }
 

@@ -11,10 +11,10 @@ use super::fold::artifact_digests_after;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, of_artifacts};
 use crate::event::Event;
-use crate::json::{Json, MAX_DEPTH, Node};
+use crate::json::{Json, MAX_STORED_DEPTH, Node, is_within};
 use crate::message::Message;
 use crate::patch::Patch;
-use crate::state::{PointState, Scope, StateDelta, Tip, refuse_prefixed, split_key};
+use crate::state::{PointState, Scope, StateDelta, Tip, keys_weight, refuse_prefixed, split_key};
 use crate::store::Limits;
 use crate::turn::{ArtifactChange, Changes, CustomChange, Splice, ToolEntry, ViewChange};
 use crate::{Error, InvocationId, Result, Usage};
@@ -108,6 +108,33 @@ impl Draft {
         }
     }
 
+    /// About how many bytes are gone through to make it, those of the state it follows apart.
+    pub(crate) fn weight(&self) -> usize {
+        let changes = &self.changes;
+        let messages = |messages: &[Message]| messages.iter().map(|message| message.as_str().len()).sum::<usize>();
+        let json = |json: &Option<Json>| json.as_ref().map_or(0, |json| json.as_str().len());
+        let events = changes.events.iter().map(|event| messages(&event.messages) + keys_weight(&event.state_delta));
+        let custom = match &changes.custom {
+            Some(CustomChange::Set(custom)) => custom.as_str().len(),
+            _ => 0,
+        };
+        let artifacts = changes.artifacts.iter().map(|change| match change {
+            ArtifactChange::Put(artifact) => artifact.parts.iter().map(|part| part.as_str().len()).sum(),
+            _ => 0,
+        });
+        let input = self.begin.as_ref().map_or(0, |begin| json(&begin.input.data) + json(&begin.input.resume));
+        let outcome = self.end.as_ref().map_or(0, |end| json(&end.outcome.output));
+        let splice = changes.splice.as_ref().map_or(0, |splice| messages(&splice.messages));
+        let tools = changes.tools.iter().map(|entry| json(&entry.payload)).sum::<usize>();
+        events.chain(artifacts).sum::<usize>()
+            + custom
+            + input
+            + outcome
+            + splice
+            + tools
+            + keys_weight(&self.state.set)
+    }
+
     /// Makes the record, and may make it again for another base.
     pub(crate) fn prepare(&self, base: Option<&PointState>, limits: &Limits) -> Result<Prepared> {
         self.clone().into_prepared(base, limits)
@@ -147,13 +174,14 @@ impl Draft {
                 Some(Digest::ABSENT)
             }
             Some(ViewChange::Set(view)) => {
-                let digest = Digest::of_json(&Json::from_value(&view)?)?;
+                let digest = Digest::of_json(&Json::written(&view)?)?;
                 body.view = Some(ViewBody::Set(view));
                 Some(digest)
             }
         };
         let text = body.text()?;
         limit("a record", text.len(), limits.body)?;
+        Json::check_stored("a record", &text)?;
         Ok(Prepared {
             base: base.map(|state| state.point.seq()),
             bytes: encode(&text)?,
@@ -325,10 +353,9 @@ fn short_patch(base: &PointState, value: &Json, nodes: Option<(Node, Node)>) -> 
     Ok((total < whole as u64 && is_readable(&patch)).then(|| Json::trusted(patch)))
 }
 
-/// Whether a patch is nested no deeper than JSON may be: its values lie two levels deeper than in the state.
+/// Whether a record that holds the patch is not nested too deep: a patch's values lie deeper than in the state.
 fn is_readable(patch: &str) -> bool {
-    let opened = patch.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
-    opened < MAX_DEPTH || Patch::parse(patch).is_ok()
+    is_within(patch, MAX_STORED_DEPTH - 2)
 }
 
 type Puts = (Vec<PreparedPut>, Option<Digest>);
@@ -347,8 +374,9 @@ fn put_artifacts(
             ArtifactChange::Remove(name) => ArtifactBody::Remove(name.clone()),
             ArtifactChange::Put(artifact) => {
                 artifact.check()?;
-                let json = Json::from_value(artifact)?;
+                let json = Json::written(artifact)?;
                 limit("an artifact", json.as_str().len(), limits.body)?;
+                Json::check_stored("an artifact", json.as_str())?;
                 let digest = Digest::of_json(&json)?;
                 puts.push(PreparedPut {
                     name: artifact.name.clone(),

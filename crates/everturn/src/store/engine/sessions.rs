@@ -10,9 +10,9 @@ use super::tables::{BranchRow, Flow, Head, Only, Place, PutArtifact, Read, Recor
 use crate::json::{Json, Node, quote};
 use crate::session::{SessionKey, SessionRecord};
 use crate::snapshot::{FinishReason, SnapshotStatus};
-use crate::state::{PointState, Tip};
+use crate::state::{PointState, Tip, keys_weight};
 use crate::store::{BranchChange, CreateSession, Limits, UnderLease, UpdateSession};
-use crate::turn::{NewSnapshot, RecordKind};
+use crate::turn::{CustomChange, NewSnapshot, RecordKind};
 use crate::{BranchName, Error, Point, Result, SessionId, SnapshotId, Usage};
 
 /// The most bytes a title may have, and the most labels and the bytes of one.
@@ -32,11 +32,23 @@ pub(crate) struct NewSession {
 }
 
 impl NewSession {
-    pub(crate) fn prepare(session: CreateSession, id: SessionId, limits: &Limits) -> Result<Self> {
+    /// About how many bytes are gone through to make one ready.
+    pub(crate) fn weight(session: &CreateSession) -> usize {
+        let custom = match &session.changes.custom {
+            Some(CustomChange::Set(custom)) => custom.as_str().len(),
+            _ => 0,
+        };
+        let messages = session.changes.events.iter().flat_map(|event| &event.messages);
+        custom + keys_weight(&session.state.set) + messages.map(|message| message.as_str().len()).sum::<usize>()
+    }
+
+    pub(crate) fn prepare(mut session: CreateSession, id: SessionId, limits: &Limits) -> Result<Self> {
+        session.id = Some(id.clone());
         check_title(session.title.as_deref())?;
         check_labels(&session.labels)?;
         if let Some(metadata) = &session.metadata {
             check_metadata(metadata)?;
+            Json::check_stored("a session's metadata", metadata.as_str())?;
         }
         let key = SessionKey::new(session.app.clone(), session.user.clone(), id);
         let draft = Draft { changes: session.changes.clone(), state: session.state.clone(), ..Draft::default() };
@@ -73,9 +85,13 @@ fn check_labels(labels: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
+fn metadata_too_large() -> Error {
+    Error::too_large(format!("a session's metadata has at most {MAX_METADATA} bytes"))
+}
+
 fn check_metadata(metadata: &Json) -> Result<()> {
     if metadata.as_str().len() > MAX_METADATA {
-        return Err(Error::too_large(format!("a session's metadata has at most {MAX_METADATA} bytes")));
+        return Err(metadata_too_large());
     }
     match metadata.node()? {
         Node::Object(_) => Ok(()),
@@ -146,7 +162,7 @@ fn first_record(
 
 /// An admin record that says what was changed.
 fn admin(text: String, limits: &Limits) -> Result<Prepared> {
-    let draft = Draft { admin: Some(Json::parse(text)?), ..Draft::default() };
+    let draft = Draft { admin: Some(Json::parse_wrapped(&text)?), ..Draft::default() };
     draft.prepare(None, limits)
 }
 
@@ -177,12 +193,17 @@ pub(crate) fn update(
         said.push(format!("\"labels\":[{}]", labels.join(",")));
     }
     if !update.set_metadata.is_empty() || !update.remove_metadata.is_empty() {
+        // More than all of it may have need not be read to be refused.
+        if keys_weight(&update.set_metadata) > MAX_METADATA {
+            return Err(metadata_too_large());
+        }
         let delta =
             crate::state::StateDelta { set: update.set_metadata.clone(), remove: update.remove_metadata.clone() };
         let mut node = Some(row.metadata.node()?);
         delta.apply_to(&mut node)?;
         row.metadata = Json::trusted(node.unwrap_or(Node::Object(Vec::new())).print());
         check_metadata(&row.metadata)?;
+        Json::check_stored("a session's metadata", row.metadata.as_str())?;
         said.push(format!("\"metadata\":{}", row.metadata));
     }
     if !said.is_empty() {

@@ -15,11 +15,12 @@ use super::sessions::{self, NewSession};
 use super::tables::Place;
 use super::turns::{self, Written};
 use super::{Backend, Inner, Sync, catch_up, edit};
+use crate::aside::{away, is_large};
 use crate::digest::Digest;
 use crate::event::Event;
 use crate::json::Json;
 use crate::session::SessionKey;
-use crate::state::PointState;
+use crate::state::{PointState, keys_weight};
 use crate::store::{BeginTurn, Busy, Commit, CreateSession, EndTurn, Limits, Start, StepTurn, TurnRef};
 use crate::turn::{Aborted, Begin, Begun, Changes, EndStatus, Fence, Outcome, Receipt, RecordKind};
 use crate::{BranchName, Error, ErrorKind, FinishReason, Point, Result, SessionId, SnapshotId, TurnId, TurnKey};
@@ -30,7 +31,7 @@ const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 impl<B: Backend> Inner<B> {
     pub(crate) async fn begin(&self, turn: BeginTurn) -> Result<Begin> {
-        let (mut attempt, queue) = self.attempt(turn)?;
+        let (mut attempt, queue) = self.attempt(turn).await?;
         let Some(queue) = queue else { return self.try_begin(&mut attempt).await };
         // Whatever waits is boxed: few have to, and the others need not carry it along.
         let _front = match self.queues.try_enter(&queue.place) {
@@ -46,17 +47,21 @@ impl<B: Backend> Inner<B> {
     }
 
     /// Makes a turn ready, and says in which queue it stands if it waits for its branch.
-    fn attempt(&self, mut turn: BeginTurn) -> Result<(Attempt, Option<Queue>)> {
-        // Only a key is compared with what it stood for before.
-        let payload = if turn.key.is_some() { payload(&turn)? } else { Digest::ABSENT };
-        let mut create = None;
-        if let Start::OpenOrCreate(session) = &turn.start {
-            let derived = turn.key.as_ref().map(|key| derived_id(session, key)).transpose()?;
-            let new = self.new_session((**session).clone(), derived)?;
-            turn.start = Start::OpenOrCreate(Box::new(new.session.clone()));
-            create = Some(Arc::new(new));
-        }
-        let key = match (&turn.start, &create) {
+    async fn attempt(&self, turn: BeginTurn) -> Result<(Attempt, Option<Queue>)> {
+        let named = match &turn.start {
+            Start::OpenOrCreate(session) => {
+                let derived = turn.key.as_ref().map(|key| derived_id(session, key)).transpose()?;
+                Some(self.name_session(session, derived)?)
+            }
+            _ => None,
+        };
+        let limits = self.config.limits;
+        let attempt = match is_large(weight(&turn)) {
+            true => Box::pin(away(move || Attempt::new(turn, named, &limits))).await?,
+            false => Attempt::new(turn, named, &limits)?,
+        };
+        let NewTurn { turn, create, .. } = &*attempt.new;
+        let key = match (&turn.start, create) {
             (Start::Session(key), _) => Some(key.clone()),
             (Start::OpenOrCreate(_), Some(new)) => Some(new.key.clone()),
             _ => None,
@@ -67,7 +72,20 @@ impl<B: Backend> Inner<B> {
             }
             _ => None,
         };
-        Ok((Attempt::prepare(turn, payload, create, &self.config.limits)?, queue))
+        Ok((attempt, queue))
+    }
+
+    /// Makes a record ready for the state it follows.
+    async fn prepare(&self, draft: &Arc<Draft>, base: Option<PointState>) -> Result<Prepared> {
+        let limits = self.config.limits;
+        let custom = base.as_ref().and_then(PointState::custom).map_or(0, |custom| custom.as_str().len());
+        match is_large(draft.weight() + custom) {
+            true => {
+                let draft = draft.clone();
+                Box::pin(away(move || draft.prepare(base.as_ref(), &limits))).await
+            }
+            false => draft.prepare(base.as_ref(), &limits),
+        }
     }
 
     /// Waits for those in this process who came before.
@@ -133,7 +151,7 @@ impl<B: Backend> Inner<B> {
             };
             let draft = attempt.draft.as_ref();
             let draft = draft.ok_or_else(|| Error::internal("a begin that follows anything was to follow"))?;
-            let prepared = draft.prepare(Some(&self.base_at(place, draft.needs()).await?), &self.config.limits)?;
+            let prepared = self.prepare(draft, Some(self.base_at(place, draft.needs()).await?)).await?;
             attempt.new = Arc::new(NewTurn { prepared: Some(Arc::new(prepared)), ..(*attempt.new).clone() });
         };
         if matches!(answer, Begin::Ended(_)) {
@@ -160,7 +178,7 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn step(&self, mut step: StepTurn) -> Result<Receipt> {
-        let draft = Box::new(Draft::of(std::mem::take(&mut step.changes)));
+        let draft = Arc::new(Draft::of(std::mem::take(&mut step.changes)));
         let turn = step.fence.turn;
         let base = self.standing.of(turn);
         let step = Arc::new(step);
@@ -172,7 +190,7 @@ impl<B: Backend> Inner<B> {
     }
 
     pub(crate) async fn end(&self, mut end: EndTurn) -> Result<Receipt> {
-        let draft = Box::new(Draft {
+        let draft = Arc::new(Draft {
             changes: std::mem::take(&mut end.changes),
             state: std::mem::take(&mut end.scopes),
             end: Some(EndBody { status: end.status.into(), outcome: strip(end.outcome.clone())? }),
@@ -188,14 +206,14 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn commit(&self, commit: Commit) -> Result<Receipt> {
         let (changes, invocation) = (commit.changes.clone(), commit.invocation.clone());
-        let draft = Box::new(Draft { changes, invocation, ..Draft::default() });
+        let draft = Arc::new(Draft { changes, invocation, ..Draft::default() });
         let commit = Arc::new(commit);
         let written = self.write_after(draft, None, move |ctx, prepared| edit::commit(ctx, &commit, prepared)).await?;
         Ok(written.answer)
     }
 
     /// Prepares a record for the state it follows, and again if it turns out to follow another one.
-    async fn write_after<T, F>(&self, draft: Box<Draft>, mut base: Option<Place>, rule: F) -> Result<Written<T>>
+    async fn write_after<T, F>(&self, draft: Arc<Draft>, mut base: Option<Place>, rule: F) -> Result<Written<T>>
     where
         T: Send + 'static,
         F: Fn(&mut Ctx<'_>, Option<&Prepared>) -> Result<Step<Written<T>>> + Send + std::marker::Sync + 'static,
@@ -208,11 +226,11 @@ impl<B: Backend> Inner<B> {
         let mut guessed = true;
         loop {
             let prepared = match (needs, base) {
-                (Needs::Nothing, _) => Some(draft.prepare(None, &self.config.limits)?),
+                (Needs::Nothing, _) => Some(self.prepare(&draft, None).await?),
                 (_, None) => None,
                 (_, Some(place)) => {
                     let made = match self.base_at(place, needs).await {
-                        Ok(state) => draft.prepare(Some(&state), &self.config.limits),
+                        Ok(state) => self.prepare(&draft, Some(state)).await,
                         Err(error) => Err(error),
                     };
                     match made {
@@ -321,18 +339,39 @@ impl Queue {
 struct Attempt {
     new: Arc<NewTurn>,
     /// Its record, where that depends on the state it follows and so must be made for it.
-    draft: Option<Box<Draft>>,
+    draft: Option<Arc<Draft>>,
 }
 
 impl Attempt {
-    fn prepare(mut turn: BeginTurn, payload: Digest, create: Option<Arc<NewSession>>, limits: &Limits) -> Result<Self> {
+    /// A session that may have to be made has its id.
+    fn new(mut turn: BeginTurn, named: Option<SessionId>, limits: &Limits) -> Result<Self> {
+        // Only a key is compared with what it stood for before.
+        let payload = if turn.key.is_some() { payload(&turn)? } else { Digest::ABSENT };
+        let mut create = None;
+        if let (Start::OpenOrCreate(session), Some(id)) = (&mut turn.start, named) {
+            let new = NewSession::prepare((**session).clone(), id, limits)?;
+            **session = new.session.clone();
+            create = Some(Arc::new(new));
+        }
         let draft = begin_draft(&mut turn);
         let (prepared, draft) = match draft.needs() {
-            Needs::Rest | Needs::Messages => (None, Some(Box::new(draft))),
+            Needs::Rest | Needs::Messages => (None, Some(Arc::new(draft))),
             Needs::Nothing => (Some(Arc::new(draft.into_prepared(None, limits)?)), None),
         };
         Ok(Self { new: Arc::new(NewTurn { turn, payload, create, prepared }), draft })
     }
+}
+
+/// About how many bytes are gone through to make a turn ready.
+fn weight(turn: &BeginTurn) -> usize {
+    let input = &turn.input;
+    let messages = input.messages.iter().map(|message| message.as_str().len()).sum::<usize>();
+    let json = [&input.data, &input.resume].into_iter().flatten().map(|json| json.as_str().len()).sum::<usize>();
+    let create = match &turn.start {
+        Start::OpenOrCreate(create) => NewSession::weight(create),
+        _ => 0,
+    };
+    messages + json + keys_weight(&input.state_delta.set) + create
 }
 
 fn strip(mut outcome: Outcome) -> Result<Outcome> {
@@ -373,7 +412,7 @@ fn payload(turn: &BeginTurn) -> Result<Digest> {
         Start::Point { session, point } => format!("point {session} {point}"),
     };
     let branch = turn.branch.as_ref().map_or("", BranchName::as_str);
-    let input = Digest::of_json(&Json::from_value(&turn.input)?)?;
+    let input = Digest::of_json(&Json::written(&turn.input)?)?;
     let mut text = Vec::new();
     for part in [start.as_bytes(), branch.as_bytes(), input.as_bytes()] {
         put_varint(&mut text, part.len() as u64);

@@ -111,7 +111,7 @@ fn put_segment(sql: &Sql<'_>, row: &SegmentRow) -> Result<()> {
 }
 
 fn put_snapshot<'c>(sql: &Sql<'c>, statement: &Held<'c>, row: &SnapshotRow) -> Result<()> {
-    let error = row.error.as_ref().map(Json::from_value).transpose()?;
+    let error = row.error.as_ref().map(Json::written).transpose()?;
     statement.run(
         sql,
         params![
