@@ -180,7 +180,7 @@ async fn the_deepest_custom_state_that_is_taken_is_read_again() {
     let text = "x".repeat(4000);
     let holding = |deep: &str| format!("{{\"text\":\"{text}\",\"deep\":{deep}}}");
     let nested = |depth: usize| holding(&("[".repeat(depth) + &"]".repeat(depth)));
-    let deepest = (100..200).map(nested).take_while(|state| Json::parse(state.as_str()).is_ok()).last();
+    let deepest = (50..200).map(nested).take_while(|state| Json::parse(state.as_str()).is_ok()).last();
     let states = [holding("null"), deepest.unwrap()];
     for state in &states {
         let begun = begin(&store, &key, "go on").await;

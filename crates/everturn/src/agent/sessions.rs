@@ -146,7 +146,7 @@ impl Sessions {
         let own = session.state.of_scope(Scope::Session);
         match &session.changes.custom {
             Some(CustomChange::Set(custom)) => check_custom(&self.def, Some(custom))?,
-            _ if !own.set.is_empty() => check_custom(&self.def, Some(&Json::from_value(&own.set)?))?,
+            _ if !own.set.is_empty() => check_custom(&self.def, Some(&Json::written(&own.set)?))?,
             _ => {}
         }
         self.store.create(session).await

@@ -52,7 +52,7 @@ impl SigningKey {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part);
         }
-        mac.update(&canonical_bytes(Json::from_value(state)?.as_str())?);
+        mac.update(&canonical_bytes(Json::written(state)?.as_str())?);
         Ok(mac)
     }
 }
