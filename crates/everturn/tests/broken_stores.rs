@@ -66,6 +66,7 @@ broken_stores! {
     scopes_of_failed_turns: |_| sessions::ScopesOfFailedTurnsApply =>
         "scopes::scopes_of_turns_that_did_not_complete_are_dropped";
     scopes_before_the_end: |_| sessions::ScopesApplyEarly => "scopes::scopes_are_written_when_a_turn_completes";
+    exports_nested_too_deep: |_| reads::ExportsTooDeep => "limits::what_is_kept_can_be_taken_out_however_deep";
     the_too_large_swallowed: |_| sessions::SwallowsTheTooLarge => "limits::custom_state_has_a_limit";
     verifications_of_nothing: |_| sessions::VerifiesNothing => "watching::a_sound_store_verifies";
     watches_that_replay: |_| sessions::WatchReplays => "watching::nothing_is_told_when_nothing_changed";

@@ -11,7 +11,8 @@ use everturn::{
     Artifact, BranchName, Changes, EndStatus, ErrorKind, Event, Exporter, Importer, Input, InvocationId, Json, Message,
     NewSnapshot, Outcome, Part, SessionId, SessionKey, SnapshotId,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 /// Numbers that only look random.
 struct Dice(u64);
@@ -172,5 +173,85 @@ async fn a_file_is_taken_whole_or_not_at_all_wherever_it_is_cut() {
         let mut importer = Importer::new(file.len());
         let pushed = importer.push(&bytes);
         assert!(pushed.is_err() || importer.finish(key("s")).is_err(), "a flipped bit at {at} went unnoticed");
+    }
+}
+
+/// A file of these lines, as if it had been exported.
+fn file(lines: &[Value]) -> Vec<u8> {
+    let (mut file, mut before) = (Vec::new(), [0; 32]);
+    for line in lines {
+        let text = line.to_string();
+        before = Sha256::new().chain_update(before).chain_update(&text).finalize().into();
+        let sum: String = before.iter().map(|byte| format!("{byte:02x}")).collect();
+        file.extend_from_slice(format!("[\"{sum}\",{text}]\n").as_bytes());
+    }
+    file
+}
+
+/// A session whose state is changed by a patch.
+fn patched(patch: Value) -> Vec<u8> {
+    let (at, empty) = ("2026-01-01T00:00:00Z", "903b993f5b8c922231abf70de21446a6e540e05340aae2461360e4b9ecb347d9");
+    let record = |seq: u64, body: Value| json!({"record": {"seq": seq, "segment": 1, "kind": "edit", "at": at, "digest": empty, "body": body}});
+    file(&[
+        json!({"export": {"version": 1}}),
+        json!({"session": {
+            "app": "shop", "user": "ann", "id": "b", "metadata": {}, "createdAt": at, "updatedAt": at, "usage": {},
+            "inheritedUsage": {}, "interrupted": false, "branches": [{"name": "main", "at": {"segment": 1, "seq": 2}}],
+        }}),
+        json!({"segment": {"id": 1}}),
+        record(1, json!({})),
+        record(2, json!({"custom": {"patch": patch}})),
+        json!({"end": {"lines": 5}}),
+    ])
+}
+
+async fn brought_in(file: &[u8]) -> everturn::Result<()> {
+    let mut importer = Importer::new(file.len());
+    importer.push(file)?;
+    MemoryStore::new().import(importer.finish(key("b"))?).await.map(drop)
+}
+
+/// Each copy is a hundred bytes and twice as deep, or twice as large, as the one before.
+#[tokio::test]
+async fn patches_that_copy_are_refused() {
+    let mut deep = vec![json!({"op": "add", "path": "", "value": {"x": {}}})];
+    let mut depth = 1;
+    while depth < 20_000 {
+        deep.push(json!({"op": "copy", "from": "/x", "path": "/x".repeat(depth + 1)}));
+        depth *= 2;
+    }
+    let mut large = vec![json!({"op": "add", "path": "", "value": {"x": "0".repeat(200)}})];
+    large.extend((0..30).map(|i| json!({"op": "copy", "from": "", "path": format!("/b{i}")})));
+    for bomb in [deep, large] {
+        let error = brought_in(&patched(bomb.into())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("copy"), "{error}");
+    }
+}
+
+/// Without copies it takes an operation for every hundred levels.
+#[tokio::test]
+async fn patches_that_go_deeper_each_time_are_refused() {
+    let value: Value = (0..90).fold(json!({}), |inner, _| json!({"x": inner}));
+    let add = |times: usize| json!({"op": "add", "path": "/x".repeat(90 * times), "value": value});
+    let error = brought_in(&patched((0..100).map(add).collect())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("128 levels"), "{error}");
+}
+
+/// Many operations that each look for a place, or move what is behind it.
+#[tokio::test]
+async fn patches_of_many_small_operations_are_applied_or_refused_soon() {
+    let n = 40_000;
+    let members: Value = (0..n).map(|i| (format!("k{i}"), json!(1))).collect::<serde_json::Map<_, _>>().into();
+    let start = |value: Value| json!({"op": "add", "path": "", "value": value});
+    let removed = (0..n).map(|i| json!({"op": "remove", "path": format!("/k{}", n - 1 - i)}));
+    let by_name: Vec<Value> = [start(members)].into_iter().chain(removed).collect();
+    let ends = (0..n).map(|i| json!({"op": "add", "path": if i % 2 == 0 { "/0" } else { "/-" }, "value": 1}));
+    let back_and_forth: Vec<Value> = [start(vec![1; n].into())].into_iter().chain(ends).collect();
+    for (patch, why) in [(by_name, "another digest"), (back_and_forth, "back and forth")] {
+        let error = brought_in(&patched(patch.into())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(why), "{error}");
     }
 }

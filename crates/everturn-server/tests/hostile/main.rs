@@ -3,6 +3,7 @@
 //! The routes, what they take and which headers they read come from `/v1/openapi.json`, so that a new route is tried by
 //! being described; Genkit's wire has no description, and its few routes are listed here.
 
+mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
 mod inputs;

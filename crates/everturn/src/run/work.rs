@@ -2,7 +2,7 @@
 
 mod replace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::retry::EarlierAttempt;
@@ -380,7 +380,20 @@ impl Work {
         self.now.artifacts = Arc::default();
         self.pending.artifacts.clear();
         self.pending.artifacts.push(ArtifactChange::Clear);
-        artifacts.into_iter().try_for_each(|artifact| self.put_artifact(artifact))
+        let mut places: HashMap<String, usize> = HashMap::new();
+        let list = Arc::make_mut(&mut self.now.artifacts);
+        for artifact in artifacts {
+            let shared = Arc::new(artifact.clone());
+            match artifact.name.as_ref().and_then(|name| places.get(name)) {
+                Some(at) => list[*at] = shared,
+                None => {
+                    places.extend(artifact.name.clone().map(|name| (name, list.len())));
+                    list.push(shared);
+                }
+            }
+            self.pending.artifacts.push(ArtifactChange::Put(artifact));
+        }
+        Ok(())
     }
 
     pub(crate) fn add_usage(&mut self, usage: Usage) -> Result<()> {

@@ -373,3 +373,21 @@ impl Breakage for ExportsMainOnly {
         Ok(page)
     }
 }
+
+/// What is kept lies deep in an export, whatever it is itself.
+#[derive(Debug)]
+pub(crate) struct ExportsTooDeep;
+
+#[async_trait]
+impl Breakage for ExportsTooDeep {
+    async fn export(&self, inner: &Inner, session: &SessionKey, cursor: Option<&Cursor>) -> Result<ExportPage> {
+        let mut page = inner.export(session, cursor).await?;
+        for entry in &mut page.entries {
+            if let Entry::Session(session) = entry {
+                let deeper = "[".repeat(127) + &"]".repeat(127);
+                session.metadata = serde_json::from_str(&format!("{{\"m\":{deeper}}}")).expect("what may be read");
+            }
+        }
+        Ok(page)
+    }
+}

@@ -3,9 +3,12 @@
 use super::bench::{Bench, answer, end, invocation, json, turn};
 use super::verdict::{Check, holds, refused, same};
 use crate::store::{
-    BeginTurn, CreateSession, EndTurn, EventQuery, Limits, ListSnapshots, RecordQuery, Start, StepTurn,
+    BeginTurn, CreateSession, EndTurn, EventQuery, Limits, ListSnapshots, MemoryStore, RecordQuery, Start, StepTurn,
+    Store, UpdateSession,
 };
-use crate::{Artifact, Changes, ErrorKind, Event, Input, Message, Part, ToolEntry, ToolPhase};
+use crate::{
+    Artifact, Changes, ErrorKind, Event, Exporter, Importer, Input, Json, Message, Part, Result, ToolEntry, ToolPhase,
+};
 
 pub(super) async fn a_long_message_goes_through(t: Bench) -> Check {
     let key = t.session("s").await?;
@@ -139,4 +142,77 @@ pub(super) async fn many_small_events_fit_one_record(t: Bench) -> Check {
     same(found, (0..2000).map(|i| i.to_string()).collect::<Vec<_>>(), "what all pages say")?;
     t.say(&key, "more").await?;
     same(t.texts(&key).await?.len(), 2002, "the messages after another turn")
+}
+
+/// Whether a write was made. One that was not was refused for what it holds.
+fn taken<T>(outcome: Result<T>) -> Check<bool> {
+    match outcome {
+        Ok(_) => Ok(true),
+        Err(error) => {
+            same(error.kind(), ErrorKind::Invalid, "why it was refused")?;
+            holds(error.to_string().contains("levels"), "the refusal names the limit")?;
+            Ok(false)
+        }
+    }
+}
+
+pub(super) async fn what_is_kept_can_be_taken_out_however_deep(t: Bench) -> Check {
+    let read = |text: &str| serde_json::from_str::<Json>(text).map_err(|_| crate::Error::invalid("too many levels"));
+    let mut kept = 0;
+    for depth in (20..140).step_by(3) {
+        let deep = "[".repeat(depth) + &"]".repeat(depth);
+        let Ok(deep) = read(&deep) else { continue };
+        let members = read(&format!("{{\"k\":{deep}}}")).ok();
+        let said = members.as_ref().map(|members| {
+            Message::from_json(read(&format!(r#"{{"role":"user","content":[],"metadata":{members}}}"#))?)
+        });
+        let said = said.and_then(Result::ok).unwrap_or_else(|| Message::user("plain"));
+
+        let session = super::bench::key(&format!("at-{depth}"));
+        let create = CreateSession::at(session.clone());
+        if !taken(t.store.create(create.clone().state("k", deep.clone())).await)? {
+            t.store.create(create).await?;
+        }
+        if let Some(members) = members.clone() {
+            let with = CreateSession::at(super::bench::key(&format!("with-{depth}"))).metadata(members);
+            taken(t.store.create(with).await)?;
+        }
+        taken(t.store.update(&session, UpdateSession::metadata("k", deep.clone())).await)?;
+        let mut input = Input::messages([said.clone()]);
+        input.data = Some(deep.clone());
+        let turn = BeginTurn::new(Start::Session(session.clone()), invocation("i"), input);
+        let begun = match t.store.begin(turn).await {
+            Ok(begun) => begun.begun()?,
+            refused => {
+                taken(refused)?;
+                t.begin(&session, "plain").await?
+            }
+        };
+        let ledger = ToolEntry::new("1", "t", ToolPhase::Finished, Some(deep.clone()));
+        taken(t.store.step(StepTurn::new(begun.fence, Changes::new().tool(ledger))).await)?;
+        let long = json(&format!("{{\"text\":\"{}\",\"k\":0}}", "x".repeat(2_000)));
+        t.store.step(StepTurn::new(begun.fence, Changes::new().custom(long.clone()))).await?;
+        // As a difference it would be nested deeper than as a whole.
+        if let Ok(deeper) = read(&long.as_str().replace(":0}", &format!(":{deep}}}"))) {
+            taken(t.store.step(StepTurn::new(begun.fence, Changes::new().custom(deeper))).await)?;
+        }
+        let artifact = Artifact::new("a", vec![Part::data(&deep)]);
+        let all = Changes::new().event(Event::model("m", said)).artifact(artifact);
+        if taken(t.store.end(EndTurn::completed(begun.fence, all)).await)? {
+            kept += 1;
+        } else {
+            t.store.end(end(begun.fence, "plain")).await?;
+        }
+
+        let mut exporter = Exporter::new(t.second().await?, session.clone());
+        let mut importer = Importer::new(1 << 20);
+        while let Some(piece) = exporter.next().await? {
+            importer.push(piece.as_bytes())?;
+        }
+        let elsewhere = MemoryStore::new();
+        elsewhere.import(importer.finish(session.clone())?).await?;
+        let state = elsewhere.state(crate::store::At::head(session.clone())).await?;
+        same(state.map(|state| state.digest()), Some(t.state(&session).await?.digest()), "the state elsewhere")?;
+    }
+    holds((25..39).contains(&kept), "what is nested up to some hundred levels is kept, and more is not")
 }

@@ -404,6 +404,7 @@ macro_rules! __conformance_list {
             a_refused_end_can_be_corrected: "A refused write leaves its turn as it was.",
             a_refused_begin_leaves_nothing: "A refused begin leaves no session behind.",
             many_small_events_fit_one_record: "A record can hold thousands of events.",
+            what_is_kept_can_be_taken_out_however_deep: "JSON that is nested too deep is refused; what is kept can be exported.",
         }
         durability {
             what_was_acknowledged_survives_a_kill: "What was acknowledged survives a kill.",

@@ -112,3 +112,18 @@ fn matches(read: &dyn Read, env: &Env<'_>, query: &ListSessions, row: &SessionRo
         Some(wanted) => Ok(status(read, env, row)? == wanted),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_compared_by_a_few_members_and_no_more() {
+        let query = |members: usize| {
+            let metadata = (0..members).map(|i| (format!("m{i}"), Json::null())).collect();
+            ListSessions { metadata, ..ListSessions::default() }
+        };
+        assert!(check_filters(&query(MAX_FILTERS)).is_ok());
+        assert_eq!(check_filters(&query(MAX_FILTERS + 1)).unwrap_err().kind(), crate::ErrorKind::Invalid);
+    }
+}

@@ -1,7 +1,7 @@
 //! Making a record ready before anybody waits for it.
 //!
-//! Hashing, comparing and compressing happen on the caller's thread. What is left for the writer is to check that the
-//! record still follows the point it was made for, and to store it.
+//! Hashing, comparing and compressing happen on the caller's thread, or beside it where they take long. What is left for
+//! the writer is to check that the record still follows the point it was made for, and to store it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -208,7 +208,8 @@ impl<'a> Checking<'a> {
         let seq = entry.seq;
         self.add(entry).map_err(|error| match error.kind() {
             ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Internal => {
-                wrong(format!("record {seq}: {error}")).with_source(error)
+                let why = std::error::Error::source(&error).map_or_else(String::new, |why| format!(" ({why})"));
+                wrong(format!("record {seq}: {error}{why}")).with_source(error)
             }
             _ => error,
         })
