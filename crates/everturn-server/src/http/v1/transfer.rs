@@ -1,6 +1,6 @@
 //! Sessions as files: taken out, and brought in.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -110,27 +110,24 @@ pub(super) async fn import(
     Ok(created(&own, made))
 }
 
-/// Reads the file as it comes, a good piece at a time: the end of a long line is what takes long.
+/// Reads the file as it comes. The end of a long line is what takes long.
 async fn file(request: Request) -> Result<Importer, Problem> {
     let most = expect(&request, LINES)?;
     let mut importer = Importer::new(most);
     let mut body = request.into_body().into_data_stream();
-    let mut piece = Vec::new();
-    while let Some(more) = body.next().await {
-        let more = more.map_err(|error| match limits::is_too_slow(&error) {
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(|error| match limits::is_too_slow(&error) {
             true => Refused::too_slow().into(),
             false => Problem::invalid("the body could not be read to its end"),
         })?;
-        piece.extend_from_slice(&more);
-        if piece.len() >= LARGE {
-            importer = push(importer, std::mem::take(&mut piece), most).await?;
-        }
+        importer = push(importer, piece, most).await?;
     }
-    push(importer, piece, most).await
+    Ok(importer)
 }
 
-async fn push(mut importer: Importer, piece: Vec<u8>, most: usize) -> Result<Importer, Problem> {
-    let pushed = away(LARGE, move || importer.push(&piece).map(|()| importer)).await?;
+async fn push(mut importer: Importer, piece: Bytes, most: usize) -> Result<Importer, Problem> {
+    let bytes = if piece.contains(&b'\n') { LARGE } else { 0 };
+    let pushed = away(bytes, move || importer.push(&piece).map(|()| importer)).await?;
     pushed.map_err(|error| match error.kind() {
         ErrorKind::TooLarge => Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
