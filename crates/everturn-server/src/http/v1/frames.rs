@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_one_line_of_data_whatever_it_holds() {
-        let json = Json::parse("{\"a\":\n\r\n\"x\\ny\"}").unwrap();
+        let json = everturn::Json::parse("{\"a\":\n\r\n\"x\\ny\"}").unwrap();
         let text = frame("chunk", Some(Position::new(1, 7)), &json).unwrap();
         let lines: Vec<_> = text.trim_end_matches('\n').lines().collect();
         assert_eq!(lines[..2], ["id: 1.7", "event: chunk"]);

@@ -208,8 +208,7 @@ impl<'a> Checking<'a> {
         let seq = entry.seq;
         self.add(entry).map_err(|error| match error.kind() {
             ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::Internal => {
-                let why = std::error::Error::source(&error).map_or_else(String::new, |why| format!(" ({why})"));
-                wrong(format!("record {seq}: {error}{why}")).with_source(error)
+                wrong(format!("record {seq}: {error}")).with_source(error)
             }
             _ => error,
         })
