@@ -40,7 +40,14 @@ impl Server {
     }
 
     /// The same by a command of one's own.
-    pub(crate) fn spawn(dir: &Path, mut command: Command) -> Self {
+    pub(crate) fn spawn(dir: &Path, command: Command) -> Self {
+        let mut server = Self::launch(dir, command);
+        server.url = server.wait_for_url();
+        server
+    }
+
+    /// Starts it without waiting until it listens, which `url` says only of one that was waited for.
+    pub(crate) fn launch(dir: &Path, mut command: Command) -> Self {
         let log = |name| File::create(dir.join(name)).expect("a log file");
         let child = command
             .current_dir(dir)
@@ -49,15 +56,18 @@ impl Server {
             .stderr(log("stderr"))
             .spawn()
             .expect("the binary starts");
-        let mut server = Server { child, url: String::new(), dir: dir.to_owned() };
-        server.url = server.wait_for_url();
-        server
+        Server { child, url: String::new(), dir: dir.to_owned() }
+    }
+
+    /// Where it listens, if it has said so.
+    pub(crate) fn listens_at(&self) -> Option<String> {
+        url_in(&self.log("stdout"))
     }
 
     fn wait_for_url(&mut self) -> String {
         let end = Instant::now() + STARTED;
         loop {
-            if let Some(url) = url_in(&self.log("stdout")) {
+            if let Some(url) = self.listens_at() {
                 return url;
             }
             if let Some(status) = self.child.try_wait().expect("the child can be asked") {

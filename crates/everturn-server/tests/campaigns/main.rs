@@ -1,0 +1,19 @@
+//! What may go wrong while clients are at work, done to the built binary on purpose, again and again, with the promises
+//! counted afterwards: servers that are killed, turns that are aborted, disks that fail and fill up, clocks that jump,
+//! readers that break off, backups under load and files that were tampered with.
+//!
+//! Every campaign prints its counts and its seed. `scripts/test` runs each for a few seconds, `scripts/test soak` at
+//! length; `scripts/test --help` lists the numbers that make one longer.
+
+//TODO mod aborts;
+//TODO mod backups;
+//TODO mod clocks;
+#[path = "../common/mod.rs"]
+mod common;
+//TODO mod exports;
+//TODO mod failing_disks;
+//TODO mod full_disks;
+mod kills;
+//TODO mod one_session;
+//TODO mod streams;
+mod support;
