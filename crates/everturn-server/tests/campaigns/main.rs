@@ -5,7 +5,7 @@
 //! Every campaign prints its counts and its seed. `scripts/test` runs each for a few seconds, `scripts/test soak` at
 //! length; `scripts/test --help` lists the numbers that make one longer.
 
-//TODO mod aborts;
+mod aborts;
 //TODO mod backups;
 //TODO mod clocks;
 #[path = "../common/mod.rs"]
