@@ -14,6 +14,6 @@ mod common;
 //TODO mod failing_disks;
 //TODO mod full_disks;
 mod kills;
-//TODO mod one_session;
+mod one_session;
 //TODO mod streams;
 mod support;
