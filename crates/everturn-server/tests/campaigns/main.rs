@@ -11,7 +11,7 @@ mod aborts;
 #[path = "../common/mod.rs"]
 mod common;
 //TODO mod exports;
-//TODO mod failing_disks;
+mod failing_disks;
 //TODO mod full_disks;
 mod kills;
 mod one_session;

@@ -8,7 +8,7 @@ mod rng;
 mod wire;
 
 pub(crate) use account::{check_accounts, exports_come_in, none_is_left_open, settle, sound};
-pub(crate) use client::{Client, Refusals, Tally, Way, clients, name_of};
+pub(crate) use client::{Client, Refusals, Tally, Way, clients, go_on, name_of};
 pub(crate) use peers::{Peers, Stage};
 pub(crate) use rng::Rng;
 pub(crate) use wire::{Event, Reply, ask, events, get, post, start_stream};
