@@ -16,12 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::{
-    Client, PATIENCE, Peers, Refusals, Rng, Tally, Way, check_accounts, clients, get, go_on, not_run, post, seeded,
-    setting, settle, sound, until,
+    Client, PATIENCE, Peers, Refusals, Rng, Tally, USABLE_WITHIN, Way, check_accounts, clients, go_on, not_run, seeded,
+    setting, settle, sound, until, works,
 };
-
-/// How soon a session can be written to again when the disk is well. A lease lasts 60 s, which must not be waited for.
-const USABLE_WITHIN: Duration = Duration::from_secs(120);
 
 /// What fails, and how, as strace is told.
 struct Fault {
@@ -169,11 +166,4 @@ fn suffer(fault: &Fault, rng: &mut Rng) -> Result<(), String> {
     );
     assert!(count > 0, "{name}: no call failed");
     Ok(())
-}
-
-/// Whether a turn in a session of its own goes well.
-fn works(server: &str) -> Result<(), String> {
-    let reply = post(server, "/v1/agents/echo/turns", &serde_json::json!({ "input": { "text": "well again" } }));
-    let ready = get(server, "/readyz").status;
-    if reply.status == 200 && ready == 200 { Ok(()) } else { Err(format!("{ready} {reply:?}")) }
 }

@@ -12,7 +12,7 @@ mod aborts;
 mod common;
 //TODO mod exports;
 mod failing_disks;
-//TODO mod full_disks;
+mod full_disks;
 mod kills;
 mod one_session;
 //TODO mod streams;

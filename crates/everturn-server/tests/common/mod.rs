@@ -1,6 +1,8 @@
 //! A server as its users have it: the built binary, on a port of its own.
 #![allow(dead_code, reason = "each test program uses its part of this")]
 
+pub(crate) mod small_disk;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

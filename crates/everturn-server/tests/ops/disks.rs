@@ -3,44 +3,12 @@
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use tempfile::TempDir;
-
+use crate::common::small_disk::Small;
 use crate::common::{Server, sqlite_in};
 use crate::{JSON, json, metric, serve, start_turn, until, v1_turn};
-
-/// A small file system of its own, where we may make one.
-struct Small(TempDir);
-
-impl Small {
-    fn mount(size: &str) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(dir.path());
-        mount.output().ok().filter(|done| done.status.success()).map(|_| Self(dir))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
-/// Fills what is left of a file system.
-fn fill(dir: &Path) -> PathBuf {
-    let path = dir.join("ballast");
-    let mut size = 1 << 20;
-    let mut ballast = fs::File::create(&path).unwrap();
-    while size >= 512 {
-        if std::io::Write::write_all(&mut ballast, &vec![1; size]).is_err() {
-            size /= 2;
-        }
-    }
-    path
-}
 
 /// Turns until one is refused.
 fn refused(server: &Server) -> crate::common::Answer {
@@ -57,9 +25,9 @@ fn a_full_disk_is_told_and_gone_on_from_when_there_is_room() {
         return;
     };
     let logs = tempfile::tempdir().unwrap();
-    let server = serve(logs.path(), &sqlite_in(small.0.path()), &[]);
+    let server = serve(logs.path(), &sqlite_in(small.path()), &[]);
     assert_eq!(v1_turn(&server, "", "before").status, 200);
-    let ballast = fill(small.0.path());
+    let ballast = small.fill_but(0);
     let answer = refused(&server);
     assert_eq!(answer.status, 503, "{}", answer.body);
     let problem = json(&answer);

@@ -8,7 +8,7 @@ use everturn::store::{SqliteStore, Store as _, VerifyScope};
 use serde_json::{Value, json};
 
 use super::client::{Acknowledged, GIVEN_UP, Sent};
-use super::{Client, PATIENCE, Way, ask, get, name_of, until};
+use super::{Client, PATIENCE, Way, ask, get, name_of, post, until};
 use crate::common::Server;
 
 /// What has a key is sent until it is acknowledged; some of what was acknowledged is sent again, to another server if there
@@ -40,6 +40,13 @@ pub(crate) fn settle(servers: &[&str], clients: &mut [Client], limit: Duration) 
         }
     }
     replayed
+}
+
+/// Whether a server says it is ready, and a turn in a session of its own goes well.
+pub(crate) fn works(server: &str) -> Result<(), String> {
+    let ready = get(server, "/readyz");
+    let reply = post(server, "/v1/agents/echo/turns", &json!({ "input": { "text": "well again" } }));
+    if (ready.status, reply.status) == (200, 200) { Ok(()) } else { Err(format!("{ready:?} {reply:?}")) }
 }
 
 fn sessions_of(clients: &[Client]) -> BTreeSet<&str> {

@@ -7,7 +7,7 @@ mod peers;
 mod rng;
 mod wire;
 
-pub(crate) use account::{check_accounts, exports_come_in, none_is_left_open, settle, sound};
+pub(crate) use account::{check_accounts, exports_come_in, none_is_left_open, settle, sound, works};
 pub(crate) use client::{Client, Refusals, Tally, Way, clients, go_on, name_of};
 pub(crate) use peers::{Peers, Stage};
 pub(crate) use rng::Rng;
@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a loaded machine. What is not so by then is a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How soon a session can be written to again when a disk is well. A lease lasts 60 s, which must not be waited for.
+pub(crate) const USABLE_WITHIN: Duration = Duration::from_secs(20);
 
 /// A number from the environment, so that a soak can ask for more.
 pub(crate) fn setting(name: &str, default: u64) -> u64 {
