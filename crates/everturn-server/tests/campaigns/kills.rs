@@ -15,12 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, PATIENCE, Peers, Refusals, Rng, Tally, Way, check_accounts, clients, exports_come_in, none_is_left_open,
-    seeded, setting, settle, sound,
+    Client, PATIENCE, Peers, Refusals, Rng, THE_DEAD_ARE_ENDED, Tally, Way, check_accounts, clients, exports_come_in,
+    none_is_left_open, seeded, setting, settle, sound,
 };
-
-/// Whether turns that died are ended when their server is not coming back, so that none is `dead` for ever.
-const THE_DEAD_ARE_ENDED: bool = false;
 
 /// Who takes part, and in which session.
 const CLIENTS: [(Way, &str); 14] = [

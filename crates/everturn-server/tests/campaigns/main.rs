@@ -15,5 +15,5 @@ mod failing_disks;
 mod full_disks;
 mod kills;
 mod one_session;
-//TODO mod streams;
+mod streams;
 mod support;

@@ -121,6 +121,11 @@ impl Peers {
         unharmed(&killed);
     }
 
+    /// What clients see of the servers.
+    pub(crate) fn stage(&self) -> Arc<Stage> {
+        Arc::clone(&self.stage)
+    }
+
     /// The address of a server that is up.
     pub(crate) fn address(&self, server: usize) -> &str {
         self.servers[server].as_ref().expect("it runs").url.trim_start_matches("http://")
