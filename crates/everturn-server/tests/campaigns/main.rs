@@ -6,7 +6,7 @@
 //! length; `scripts/test --help` lists the numbers that make one longer.
 
 mod aborts;
-//TODO mod backups;
+mod backups;
 //TODO mod clocks;
 #[path = "../common/mod.rs"]
 mod common;

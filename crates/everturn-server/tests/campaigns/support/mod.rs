@@ -7,7 +7,9 @@ mod peers;
 mod rng;
 mod wire;
 
-pub(crate) use account::{check_accounts, exports_come_in, none_is_left_open, settle, sound, works};
+pub(crate) use account::{
+    check_accounts, check_accounts_before, exports_come_in, none_is_left_open, settle, sound, works,
+};
 pub(crate) use client::{Client, Refusals, Tally, Way, clients, go_on, name_of};
 pub(crate) use peers::{Peers, Stage};
 pub(crate) use rng::Rng;
