@@ -10,7 +10,7 @@ mod backups;
 //TODO mod clocks;
 #[path = "../common/mod.rs"]
 mod common;
-//TODO mod exports;
+mod exports;
 mod failing_disks;
 mod full_disks;
 mod kills;

@@ -8,7 +8,7 @@ use everturn::store::{SqliteStore, Store as _, VerifyScope};
 use serde_json::{Value, json};
 
 use super::client::{Acknowledged, GIVEN_UP, Sent};
-use super::{Client, PATIENCE, Way, ask, get, name_of, post, until};
+use super::{Client, PATIENCE, Refusals, Way, ask, get, name_of, post, until};
 use crate::common::Server;
 
 /// What has a key is sent until it is acknowledged; some of what was acknowledged is sent again, to another server if there
@@ -17,6 +17,9 @@ pub(crate) fn settle(servers: &[&str], clients: &mut [Client], limit: Duration) 
     let mut replayed = 0;
     for client in clients.iter_mut().filter(|client| client.has_key()) {
         let (text, since) = (client.text(), Instant::now());
+        until("the end of the turn before", limit, || {
+            if client.last_has_ended(servers[0], Refusals::None) { Ok(()) } else { Err(text.clone()) }
+        });
         let answer = until("an answer", limit, || match client.send(servers[0], &text) {
             Sent::Acknowledged(answer) => Ok(Some(answer)),
             Sent::Refused(reply) if reply.status == 200 => Ok(None),

@@ -153,14 +153,15 @@ impl Client {
                 }
             }
             self.worst = self.worst.max(since.elapsed());
-            if self.way == Way::Detached && self.waits {
-                self.wait_for_last(stage, refusals);
-            }
+            self.wait_for_last(stage, refusals);
         }
     }
 
     /// Takes turns until one is acknowledged, which must be before the deadline.
     fn go_on(&mut self, server: &str, deadline: Instant) {
+        while !self.last_has_ended(server, Refusals::Reads) {
+            assert!(Instant::now() < deadline, "{} has a turn in the background that does not end", self.session);
+        }
         loop {
             let since = Instant::now();
             let last = match self.send(server, &self.text()) {
@@ -203,19 +204,29 @@ impl Client {
 
     /// Waits until the turn in the background that was acknowledged last has ended, at whichever server is up.
     fn wait_for_last(&self, stage: &Stage, refusals: Refusals) {
-        let Some(last) = self.acknowledged.last() else { return };
-        let id = last.answer["snapshotId"].as_str().expect("a snapshot");
-        let path = format!("/v1/agents/echo/snapshots/{id}/wait?seconds=1");
         while !stage.is_over() {
-            let Some(server) = stage.server(self.sent) else {
-                thread::sleep(Duration::from_millis(1));
-                continue;
-            };
-            match ask(&server, "GET", &path, "", "") {
-                Ok(reply) if reply.status == 200 => return,
-                Ok(reply) => assert!(matches!(reply.status, 202 | 503) || refusals.may_be(reply.status), "{reply:?}"),
-                Err(_) => {}
+            match stage.server(self.sent).map(|server| self.last_has_ended(&server, refusals)) {
+                Some(true) => return,
+                Some(false) => {}
+                None => thread::sleep(Duration::from_millis(1)),
             }
+        }
+    }
+
+    /// Whether nothing of this client runs in the background, as far as the next turn must wait for it. What is sent while
+    /// the turn before is dead and not yet tried anew takes its place on the line.
+    pub(crate) fn last_has_ended(&self, server: &str, refusals: Refusals) -> bool {
+        let Some(last) = self.acknowledged.last().filter(|_| self.way == Way::Detached && self.waits) else {
+            return true;
+        };
+        let id = last.answer["snapshotId"].as_str().expect("a snapshot");
+        match ask(server, "GET", &format!("/v1/agents/echo/snapshots/{id}/wait?seconds=1"), "", "") {
+            Ok(reply) if reply.status == 200 => true,
+            Ok(reply) => {
+                assert!(matches!(reply.status, 202 | 503) || refusals.may_be(reply.status), "{reply:?}");
+                false
+            }
+            Err(_) => false,
         }
     }
 
