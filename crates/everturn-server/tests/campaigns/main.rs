@@ -7,7 +7,7 @@
 
 mod aborts;
 mod backups;
-//TODO mod clocks;
+mod clocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod exports;
