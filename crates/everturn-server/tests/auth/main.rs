@@ -3,6 +3,7 @@
 mod browsers;
 #[path = "../common/mod.rs"]
 mod common;
+mod credentials;
 mod keys;
 mod others;
 mod strangers;
