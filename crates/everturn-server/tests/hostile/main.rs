@@ -6,7 +6,9 @@
 mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
+mod frames;
 mod inputs;
+mod mutated;
 mod sockets;
 
 use std::io::{ErrorKind, Read as _, Write as _};
