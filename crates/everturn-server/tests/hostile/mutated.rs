@@ -52,7 +52,7 @@ fn full(route: &Route) -> Vec<Value> {
         path if path.ends_with("/fork") => vec![json!({ "at": at })],
         path if path.ends_with("/compactions") => vec![json!({ "summary": "said", "keepTurns": 1 })],
         path if path.ends_with("/scopes") => vec![json!({ "set": { "user:a": { "b": 1 } }, "remove": ["user:c"] })],
-        path if path == "/genkit/echo" => vec![
+        "/genkit/echo" => vec![
             json!({ "data": { "message": message, "detach": true }, "init": { "sessionId": "spare" } }),
             json!({ "data": { "message": message }, "init": { "sessionId": "spare" } }),
         ],
