@@ -89,11 +89,7 @@ fn copies_made_under_load_have_all_that_was_acknowledged_before() {
         let restored = Peers::started(place, place, 1);
         let server = restored.address(0);
         check_accounts_before(server, &clients, *since);
-        go_on(
-            server,
-            &mut crate::support::clients(&mut rng.part(), &[(Way::Plain, "more")]),
-            Instant::now() + PATIENCE,
-        );
+        go_on(server, &mut crate::support::clients(&mut rng.part(), &[(Way::Plain, "more")]), Instant::now(), PATIENCE);
         restored.unharmed();
         drop(restored);
         sound(place);

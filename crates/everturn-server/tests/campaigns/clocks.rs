@@ -82,7 +82,7 @@ fn no_turn_is_lost_or_taken_over_when_a_servers_clock_jumps() {
     });
     let [past, present] = [made_at(peers.address(0), "past"), made_at(peers.address(1), "present")];
     assert!(past[..10] < present[..10], "the clock was not set: {past} {present}");
-    go_on(peers.address(0), &mut clients, Instant::now() + PATIENCE);
+    go_on(peers.address(0), &mut clients, Instant::now(), PATIENCE);
     let servers = [peers.address(0), peers.address(1)];
     settle(&servers, &mut clients, PATIENCE);
     let given_up = check_accounts(servers[1], &clients);

@@ -142,8 +142,7 @@ fn suffer(fault: &Fault, rng: &mut Rng) -> Result<(), String> {
     });
     let (first, count, well) = window?;
     let server = peers.address(0).to_owned();
-    go_on(&server, &mut clients, well + USABLE_WITHIN);
-    let usable = well.elapsed();
+    let usable = go_on(&server, &mut clients, well, USABLE_WITHIN);
     let name = format!("{} {}", fault.calls, fault.how);
     if let Some(first) = first.filter(|_| fault.no_sync) {
         for turn in clients.iter().flat_map(|client: &Client| &client.acknowledged) {

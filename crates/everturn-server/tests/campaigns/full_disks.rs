@@ -83,8 +83,7 @@ fn fill_up(disk: &Small, count: usize, killed: Killed, rng: &mut Rng) {
         }
     });
     let server = peers.address(0).to_owned();
-    go_on(&server, &mut clients, well + USABLE_WITHIN);
-    let usable = well.elapsed();
+    let usable = go_on(&server, &mut clients, well, USABLE_WITHIN);
     peers.unharmed();
     (0..count).for_each(|server| peers.kill(server));
     peers.start(0);

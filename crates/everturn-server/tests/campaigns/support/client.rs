@@ -7,10 +7,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Reply, Rng, Stage, ask, events};
+use super::{Reply, Rng, Stage, ask, events, until};
 
 /// How a turn in the background ends whose server was killed every time it was tried: what recovery of the demo agents says.
 pub(super) const GIVEN_UP: &str = "its process died at each of 3 attempts";
+
+/// When a session is as good as lost.
+const GIVE_UP: Duration = Duration::from_secs(180);
 
 /// How a client sends its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +98,15 @@ pub(crate) fn clients(rng: &mut Rng, of: &[(Way, &str)]) -> Vec<Client> {
     made
 }
 
-/// Every client takes another turn, which must be acknowledged before the deadline.
-pub(crate) fn go_on(server: &str, clients: &mut [Client], deadline: Instant) {
+/// Every client has a turn acknowledged after a moment, soon enough. Gives the time that the last one took.
+pub(crate) fn go_on(server: &str, clients: &mut [Client], since: Instant, limit: Duration) -> Duration {
     thread::scope(|scope| {
-        for client in clients {
-            scope.spawn(move || client.go_on(server, deadline));
-        }
-    });
+        let going: Vec<_> = clients.iter_mut().map(|client| scope.spawn(move || client.go_on(server, since))).collect();
+        let took = going.into_iter().map(|client| client.join().expect("a client"));
+        let (session, longest) = took.max_by_key(|(_, took)| *took).expect("there are clients");
+        assert!(longest < limit, "{session} could not be written to for {longest:?}");
+        longest
+    })
 }
 
 impl Client {
@@ -157,28 +162,30 @@ impl Client {
         }
     }
 
-    /// Takes turns until one is acknowledged, which must be before the deadline.
-    fn go_on(&mut self, server: &str, deadline: Instant) {
-        while !self.last_has_ended(server, Refusals::Reads) {
-            assert!(Instant::now() < deadline, "{} has a turn in the background that does not end", self.session);
+    /// Takes turns until one is acknowledged, unless one was since a moment. Gives its session, and how long that took.
+    fn go_on(&mut self, server: &str, since: Instant) -> (&str, Duration) {
+        if !self.acknowledged.iter().any(|turn| turn.at > since) {
+            until("the end of a turn in the background", GIVE_UP, || {
+                if self.last_has_ended(server, Refusals::Reads) { Ok(()) } else { Err(self.session.clone()) }
+            });
         }
-        loop {
-            let since = Instant::now();
-            let last = match self.send(server, &self.text()) {
-                Sent::Acknowledged(answer) => {
-                    self.note(answer, since);
-                    assert!(Instant::now() < deadline, "{} was locked for too long", self.session);
-                    return;
-                }
+        until("that a session can be written to", GIVE_UP, || {
+            if self.acknowledged.iter().any(|turn| turn.at > since) {
+                return Ok(());
+            }
+            let sent = Instant::now();
+            match self.send(server, &self.text()) {
+                Sent::Acknowledged(answer) => self.note(answer, sent),
                 Sent::Refused(reply) => {
                     self.give_up(reply.status == 200);
-                    format!("{reply:?}")
+                    return Err(format!("{}: {reply:?}", self.session));
                 }
                 Sent::Broke | Sent::Unheard => panic!("the server is gone"),
-            };
-            assert!(Instant::now() < deadline, "{} cannot be written to: {last}", self.session);
-            thread::sleep(Duration::from_millis(20));
-        }
+            }
+            Err("not yet".to_owned())
+        });
+        let first = self.acknowledged.iter().find(|turn| turn.at > since).expect("it was waited for");
+        (&self.session, first.at - since)
     }
 
     /// Notes that the current turn was acknowledged, and goes on to the next.
