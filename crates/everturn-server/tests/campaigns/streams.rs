@@ -15,10 +15,15 @@ use crate::support::{
     Event, PATIENCE, Peers, Rng, THE_DEAD_ARE_ENDED, events, get, post, seeded, setting, start_stream, until,
 };
 
-/// Reads events behind a position, until the stream ends or some bytes were read. Nothing if the server is gone.
+/// How long a reader sits before a stream on which nothing comes, before it goes and comes back.
+const BORED: Duration = Duration::from_secs(2);
+
+/// Reads events behind a position, until the stream ends, some bytes were read or nothing comes. Nothing if the server is
+/// gone.
 fn read_some(server: &str, path: &str, after: Option<&str>, bytes: usize) -> Vec<Event> {
     let headers = after.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
     let Ok(mut stream) = start_stream(server, "GET", path, &headers, "") else { return Vec::new() };
+    stream.set_read_timeout(Some(BORED)).unwrap();
     let (mut text, mut piece) = (Vec::new(), [0; 64]);
     loop {
         let read = stream.read(&mut piece).unwrap_or(0);
