@@ -37,13 +37,20 @@ pub(crate) enum Refusals {
 }
 
 impl Refusals {
-    fn may_be(self, status: u16) -> bool {
-        match self {
-            Self::None => false,
-            Self::Expected => matches!(status, 200 | 409 | 503),
-            Self::Reads => matches!(status, 200 | 409 | 500 | 503),
+    fn may_be(self, reply: &Reply) -> bool {
+        match (self, reply.status) {
+            (Self::None, _) => false,
+            (Self::Expected | Self::Reads, 200 | 409 | 503) => true,
+            (Self::Expected, 500) => is_unknown(reply),
+            (Self::Reads, status) => status == 500,
+            (Self::Expected, _) => false,
         }
     }
+}
+
+/// Whether a server says that it does not know whether a turn is kept.
+fn is_unknown(reply: &Reply) -> bool {
+    reply.body.to_ascii_lowercase().contains("unknown_outcome")
 }
 
 /// A turn that was acknowledged.
@@ -80,6 +87,8 @@ pub(crate) struct Client {
     pub(crate) acknowledged: Vec<Acknowledged>,
     /// Sent and neither acknowledged nor sent again: there or not, but not twice.
     pub(crate) in_doubt: Vec<String>,
+    /// Refused, without a word that they may be kept all the same.
+    pub(crate) not_kept: Vec<String>,
     /// How many turns were acknowledged only when they were sent again.
     retried: usize,
     refused: usize,
@@ -121,6 +130,7 @@ impl Client {
             again: false,
             acknowledged: Vec::new(),
             in_doubt: Vec::new(),
+            not_kept: Vec::new(),
             retried: 0,
             refused: 0,
             worst: Duration::ZERO,
@@ -144,9 +154,12 @@ impl Client {
                 Sent::Acknowledged(answer) => self.note(answer, since),
                 Sent::Refused(reply) => {
                     let expected =
-                        refusals.may_be(reply.status) || self.way == Way::Detached && reply.body.contains(GIVEN_UP);
+                        refusals.may_be(&reply) || self.way == Way::Detached && reply.body.contains(GIVEN_UP);
                     assert!(expected, "{} in {} was refused: {reply:?}", self.text(), self.session);
                     self.refused += 1;
+                    if !self.has_key() && !is_unknown(&reply) {
+                        self.not_kept.push(self.text());
+                    }
                     // A turn that ended in a failure is over; for the rest, those with a key send the same again.
                     self.give_up(reply.status == 200);
                     thread::sleep(Duration::from_millis(5));
@@ -230,7 +243,7 @@ impl Client {
         match ask(server, "GET", &format!("/v1/agents/echo/snapshots/{id}/wait?seconds=1"), "", "") {
             Ok(reply) if reply.status == 200 => true,
             Ok(reply) => {
-                assert!(matches!(reply.status, 202 | 503) || refusals.may_be(reply.status), "{reply:?}");
+                assert!(matches!(reply.status, 202 | 503) || refusals.may_be(&reply), "{reply:?}");
                 false
             }
             Err(_) => false,

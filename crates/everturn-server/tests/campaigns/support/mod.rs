@@ -26,6 +26,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// their streams end.
 pub(crate) const THE_DEAD_ARE_ENDED: bool = false;
 
+/// Whether a turn that is refused, or answered as failed, is certainly not kept unless the server says that it does not know.
+pub(crate) const REFUSED_IS_NOT_KEPT: bool = false;
+
 /// How soon a session can be written to again when a disk is well. A lease lasts 60 s, which must not be waited for.
 pub(crate) const USABLE_WITHIN: Duration = Duration::from_secs(20);
 
