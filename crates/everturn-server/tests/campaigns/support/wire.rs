@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -77,13 +77,17 @@ pub(crate) fn start_stream(server: &str, method: &str, path: &str, headers: &str
 /// Asks, and reads until the server closes; an error is a connection that broke.
 pub(crate) fn ask(server: &str, method: &str, path: &str, headers: &str, body: &str) -> io::Result<Reply> {
     let mut socket = start_stream(server, method, path, headers, body)?;
-    let mut bytes = Vec::new();
-    if let Err(error) = socket.read_to_end(&mut bytes) {
-        assert!(
-            !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
-            "the server hangs: {method} {path} {body}"
-        );
-        return Err(error);
+    socket.set_read_timeout(Some(HUNG / 20))?;
+    let (mut bytes, mut piece, since) = (Vec::new(), [0; 16 << 10], Instant::now());
+    loop {
+        match socket.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => bytes.extend_from_slice(&piece[..read]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
+        // A stream that only says that it is there does not end either.
+        assert!(since.elapsed() < HUNG, "no end of an answer to {method} {path} {body} after {HUNG:?}");
     }
     let text = String::from_utf8(bytes).map_err(|_| broken())?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
