@@ -92,7 +92,7 @@ impl Strace {
 
     /// Ends it, and gives when it first made a call fail, in seconds since 1970, and how often it did.
     fn detach(mut self) -> (Option<f64>, usize) {
-        // Not killed: calls that are under way are to come back as they should.
+        // Not killed, which would leave all calls that are under way without a result. One of them may still fail otherwise.
         let pid = self.process.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
         self.process.wait().unwrap();

@@ -57,7 +57,7 @@ fn campaign(count: usize, mut rng: Rng, attack: impl FnOnce(&mut Peers, &mut Rng
         "{count} servers, {kills} kills: {tally}; 0 lost, 0 doubled; {replayed} keys sent again; {given_up} given up after three kills"
     );
     assert!(given_up * 4 <= tally.detached, "kills follow each other too closely for anything to recover");
-    assert!(tally.acknowledged > 40 && tally.retried > 0 && tally.detached > 0, "too little was under way to be lost");
+    assert!(tally.acknowledged > 20 && tally.retried > 0 && tally.detached > 0, "too little was under way to be lost");
 }
 
 /// Gives how many turns in the background were given up.

@@ -48,9 +48,10 @@ impl Refusals {
     }
 }
 
-/// Whether a server says that it does not know whether a turn is kept.
+/// Whether a server says, on either wire, that it does not know whether a turn is kept.
 fn is_unknown(reply: &Reply) -> bool {
-    reply.body.to_ascii_lowercase().contains("unknown_outcome")
+    let told: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+    told["code"] == "unknown_outcome" || told["status"] == "UNKNOWN" || reply.body.contains("unknown_outcome")
 }
 
 /// A turn that was acknowledged.
