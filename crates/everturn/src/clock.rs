@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use uuid::Uuid;
+use uuid::{ContextV7, Uuid};
 
 use crate::{Error, Result};
 
@@ -153,8 +153,23 @@ impl Clock for SystemClock {
 
     fn uuid(&self) -> Uuid {
         let _ = self.started;
-        Uuid::now_v7()
+        fresh_uuid()
     }
+}
+
+/// A UUID of version 7, greater than all that this process made before.
+pub(crate) fn fresh_uuid() -> Uuid {
+    static CONTEXT: Mutex<ContextV7> = Mutex::new(ContextV7::new());
+    uuid_at(&CONTEXT.lock().unwrap_or_else(PoisonError::into_inner), jiff::Timestamp::now())
+}
+
+/// A UUID made at a time. These ids cannot say a time before 1970, and their library panics if asked to: a clock that is not
+/// set yet counts as standing at 1970, where the context still tells them apart and orders them.
+fn uuid_at(context: &ContextV7, now: jiff::Timestamp) -> Uuid {
+    let now = now.max(jiff::Timestamp::UNIX_EPOCH);
+    let seconds = u64::try_from(now.as_second()).unwrap_or(0);
+    let nanoseconds = u32::try_from(now.subsec_nanosecond()).unwrap_or(0);
+    Uuid::new_v7(uuid::Timestamp::from_unix(context, seconds, nanoseconds))
 }
 
 /// A clock that moves only when told to, and counts its UUIDs up: for tests and for output that must not change.
@@ -227,5 +242,27 @@ impl Clock for ManualClock {
     fn uuid(&self) -> Uuid {
         let count = self.0.uuids.fetch_add(1, Ordering::SeqCst);
         Uuid::from_u128(0x0000_0000_0000_7000_8000_0000_0000_0000 | u128::from(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_ordered_and_told_apart_whatever_the_clock_says() {
+        let context = ContextV7::new();
+        let times =
+            ["1969-12-31T23:59:59.999Z", "1900-01-01T00:00:00.5Z", "2026-01-01T00:00:00Z", "1960-01-01T00:00:00Z"];
+        let mut made = Vec::new();
+        for time in times {
+            let time = time.parse().unwrap();
+            made.extend((0..1000).map(|_| uuid_at(&context, time)));
+        }
+        assert!(made.is_sorted());
+        assert_eq!(made.iter().collect::<BTreeSet<_>>().len(), made.len());
+        assert!(made.iter().all(|id| id.get_version_num() == 7));
     }
 }

@@ -362,7 +362,7 @@ impl Outcome {
 }
 
 pub(super) fn fresh_id() -> String {
-    uuid::Uuid::now_v7().to_string()
+    crate::clock::fresh_uuid().to_string()
 }
 
 /// A request without what was noted on it while its siblings waited. That a person was asked stays visible.
