@@ -49,7 +49,7 @@ impl ShimFile {
 static METHODS: sqlite3_io_methods = sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(x_close),
-    xRead: Some(inner_read),
+    xRead: Some(x_read),
     xWrite: Some(x_write),
     xTruncate: Some(x_truncate),
     xSync: Some(x_sync),
@@ -161,6 +161,22 @@ unsafe extern "C" fn x_write(
             let data = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), amount as usize) };
             shim.shared.write(path, offset as u64, data, io)
         }
+        None => io(),
+    }
+}
+
+unsafe extern "C" fn x_read(
+    file: *mut sqlite3_file,
+    buffer: *mut c_void,
+    amount: c_int,
+    offset: sqlite3_int64,
+) -> c_int {
+    // SAFETY: SQLite calls this on an open file.
+    let shim = unsafe { shim(file) };
+    // SAFETY: the arguments are handed on as they are.
+    let io = || unsafe { inner_read(file, buffer, amount, offset) };
+    match &shim.path {
+        Some(_) => shim.shared.read(io),
         None => io(),
     }
 }

@@ -156,10 +156,28 @@ impl FaultVfs {
         self.shared.configure(|state| state.faults.fail_write_at(n));
     }
 
+    /// Makes the next `n` reads fail as SQLite has it where the disk says `EIO`: with `SQLITE_IOERR_CORRUPTFS`, which most of its
+    /// calls hand on as `SQLITE_CORRUPT`.
+    pub fn fail_next_reads(&self, n: u64) {
+        self.shared.configure(|state| state.faults.failing_reads = n);
+    }
+
     /// Makes writes fail with `SQLITE_FULL` that would grow a file while the covered files open through this VFS
-    /// would then take up more than `bytes` in total. Writes that overwrite existing content still succeed.
+    /// and those that were [allocated](Self::allocate) would then take up more than `bytes` in total. Writes that
+    /// overwrite existing content still succeed.
     pub fn disk_limit(&self, bytes: u64) {
         self.shared.configure(|state| state.faults.disk_limit = Some(bytes));
+    }
+
+    /// Makes a file of so many bytes that counts towards [`disk_limit`](Self::disk_limit) as long as it is there, or fails as a
+    /// full disk does.
+    pub fn allocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        self.shared.allocate(path, bytes)
+    }
+
+    /// What counts towards [`disk_limit`](Self::disk_limit): the covered files that are open and what was allocated.
+    pub fn disk_used(&self) -> u64 {
+        self.shared.used()
     }
 
     /// Takes back all faults. Recording and counters go on.

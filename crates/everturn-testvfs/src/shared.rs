@@ -30,6 +30,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) faults: Faults,
     open: BTreeMap<Arc<Path>, OpenFile>,
+    /// Files that were made beside the covered ones to keep room; they count while they are there.
+    allocated: BTreeSet<Arc<Path>>,
     recording: Option<Recording>,
 }
 
@@ -66,6 +68,8 @@ struct Recording {
 pub(crate) struct Faults {
     syncs_left: Option<u64>,
     writes_left: Option<u64>,
+    /// Reads that are still to fail.
+    pub(crate) failing_reads: u64,
     pub(crate) disk_limit: Option<u64>,
 }
 
@@ -79,7 +83,7 @@ impl Faults {
     }
 
     fn any(&self) -> bool {
-        self.syncs_left.is_some() || self.writes_left.is_some() || self.disk_limit.is_some()
+        self.syncs_left.is_some() || self.writes_left.is_some() || self.failing_reads > 0 || self.disk_limit.is_some()
     }
 }
 
@@ -234,6 +238,18 @@ impl Shared {
         }
     }
 
+    /// What SQLite is told of a disk that cannot read.
+    pub(crate) fn read(&self, io: impl FnOnce() -> c_int) -> c_int {
+        match self.enter() {
+            Gate::Pass(_in_flight) => io(),
+            Gate::Armed(mut state) if state.faults.failing_reads > 0 => {
+                state.faults.failing_reads -= 1;
+                ffi::SQLITE_IOERR_CORRUPTFS
+            }
+            Gate::Armed(_state) => io(),
+        }
+    }
+
     pub(crate) fn write(&self, path: &Arc<Path>, offset: u64, data: &[u8], io: impl FnOnce() -> c_int) -> c_int {
         let rc = match self.enter() {
             Gate::Pass(_in_flight) => io(),
@@ -309,6 +325,22 @@ impl Shared {
         self.lock().record(|| Op::Forget { file: Arc::clone(path) });
     }
 
+    /// Makes a file of so many bytes, if there is room for it.
+    pub(crate) fn allocate(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let (mut state, path) = (self.lock(), Arc::from(path));
+        if state.is_full(&path, bytes) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        File::create(&path)?.set_len(bytes)?;
+        state.allocated.insert(path);
+        Ok(())
+    }
+
+    /// What counts towards the limit of the disk.
+    pub(crate) fn used(&self) -> u64 {
+        self.lock().used()
+    }
+
     pub(crate) fn delete(&self, path: &Arc<Path>, dir_synced: bool, io: impl FnOnce() -> c_int) -> c_int {
         match self.enter() {
             Gate::Pass(_in_flight) => io(),
@@ -347,12 +379,18 @@ impl State {
         let Some(limit) = self.faults.disk_limit else {
             return false;
         };
-        // Sizes are asked for rather than kept, so that nothing has to be kept while there is no limit.
-        let size = |path: &Path| fs::metadata(path).map_or(0, |meta| meta.len());
         let growth = end.saturating_sub(size(path));
-        let used: u64 = self.open.keys().map(|path| size(path)).sum();
-        growth > 0 && used + growth > limit
+        growth > 0 && self.used() + growth > limit
     }
+
+    /// Sizes are asked for rather than kept, so that nothing has to be kept while there is no limit.
+    fn used(&self) -> u64 {
+        self.open.keys().chain(&self.allocated).map(|path| size(path)).sum()
+    }
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |meta| meta.len())
 }
 
 impl Recording {

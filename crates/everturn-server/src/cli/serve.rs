@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use everturn::store::SqliteStore;
 use everturn::{Registry, Worker};
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +22,9 @@ const AFTER_HELP: &str = "\
 Every setting can also be given in a file (--config FILE: header_timeout = \"10s\") and in the environment
 (EVERTURN_HEADER_TIMEOUT=10s); the environment outdoes the file, and flags outdo both. Traces are exported where
 OTEL_EXPORTER_OTLP_ENDPOINT says.";
+
+/// Decoded states are dropped when they were not used for this long, or twice as long at most.
+const UNUSED_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -107,13 +112,17 @@ async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> an
     let agents = if config.demo { agents::demo(&store)? } else { Registry::new() };
     let names: Vec<_> = agents.list().into_iter().map(|agent| agent.name.to_string()).collect();
     let worker = Worker::start(agents.clone(), config.recovery_poll);
+    let at_hand = opened.sqlite.clone();
     let operations = Operations { metrics, health, sqlite: opened.sqlite, stopping: CancellationToken::new() };
     let Config { addr, metrics_addr, limits, drain, .. } = config;
     let server = Server::bind(Settings { addr, metrics_addr, access, limits, drain, operations }, agents).await?;
     let banner =
         Banner { addr: server.addr()?, metrics: server.metrics_addr()?, store: config.store.to_string(), asks };
     banner.write(&names, out)?;
-    server.serve(stop_signal()?).await;
+    tokio::select! {
+        () = server.serve(stop_signal()?) => {}
+        () = drop_unused(at_hand) => {}
+    }
     let left = worker.shutdown(drain).await;
     if left > 0 {
         writeln!(out, "{left} invocations were still at work: the next server takes them over")?;
@@ -121,6 +130,16 @@ async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> an
     drop(store);
     writeln!(out, "stopped")?;
     Ok(())
+}
+
+/// Gives memory back that sessions took which nobody uses any more. It never ends.
+async fn drop_unused(store: Option<SqliteStore>) {
+    loop {
+        tokio::time::sleep(UNUSED_AFTER).await;
+        if let Some(store) = &store {
+            store.drop_unused();
+        }
+    }
 }
 
 /// What is said when the server listens.

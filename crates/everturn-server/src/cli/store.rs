@@ -35,6 +35,7 @@ impl StoreSpec {
         Ok(match self {
             Self::Sqlite(path) => {
                 let options = SqliteOptions::new(path).limits(limits()).cache_bytes(cache).poll(poll);
+                let options = options.lock_wait(config.store_lock_wait).reserve(config.store_reserve.0);
                 let store = options.stream_grace(grace).open()?;
                 Opened { store: Arc::new(store.clone()), sqlite: Some(store) }
             }

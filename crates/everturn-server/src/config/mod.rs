@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(crate) use layers::{Flags, Layers};
 pub(crate) use settings::{SETTINGS, Setting, Shape};
-pub(crate) use values::{ByteSize, Count, LogFormat, Span};
+pub(crate) use values::{ByteSize, Count, LogFormat, SizeOrNone, Span};
 
 use crate::auth::Rate;
 use crate::cli::StoreSpec;
@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) store_cache: ByteSize,
     pub(crate) store_poll: Duration,
+    pub(crate) store_lock_wait: Duration,
+    pub(crate) store_reserve: SizeOrNone,
     pub(crate) stream_grace: Duration,
     pub(crate) recovery_poll: Duration,
     pub(crate) metrics_addr: Option<SocketAddr>,
@@ -76,6 +78,8 @@ impl Config {
             limits: Limits::read(layers)?,
             store_cache: layers.one("store-cache")?,
             store_poll: time("store-poll")?.max(Duration::from_millis(1)),
+            store_lock_wait: time("store-lock-wait")?,
+            store_reserve: layers.one("store-reserve")?,
             stream_grace: time("stream-grace")?,
             recovery_poll: time("recovery-poll")?,
             metrics_addr: layers.maybe("metrics-addr")?,

@@ -121,6 +121,20 @@ pub(crate) const SETTINGS: &[Setting] = &[
     one(LOAD, "max-streams-per-key", "N", "2048", "The same for one key; one too many is answered 429"),
     one(STORE, "store-cache", "SIZE", "64MiB", "How much decoded state of sessions is kept at hand"),
     one(STORE, "store-poll", "TIME", "100ms", "How often changes by other processes are looked for"),
+    one(
+        STORE,
+        "store-lock-wait",
+        "TIME",
+        "10s",
+        "How long another process that holds the store's lock is waited for; then writes are answered 503, naming it",
+    ),
+    one(
+        STORE,
+        "store-reserve",
+        "SIZE",
+        "4MiB",
+        "Room kept beside the store, so that sessions can still be deleted when its volume is full; 0 keeps none",
+    ),
     one(STORE, "stream-grace", "TIME", "10m", "How long the stream of a turn that has ended can be read again"),
     one(STORE, "recovery-poll", "TIME", "2s", "How often turns are looked for whose server died"),
     one(

@@ -9,6 +9,23 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ByteSize(pub(crate) u64);
 
+/// The same, or `0` for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SizeOrNone(pub(crate) u64);
+
+impl FromStr for SizeOrNone {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "0" { Ok(Self(0)) } else { text.parse::<ByteSize>().map(|size| Self(size.0)) }
+    }
+}
+
+impl fmt::Display for SizeOrNone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { f.write_str("0") } else { ByteSize(self.0).fmt(f) }
+    }
+}
+
 const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
 impl FromStr for ByteSize {
@@ -127,6 +144,9 @@ mod tests {
         }
         for text in ["250ms", "10s", "5m", "2h", "0s"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
+        }
+        for text in ["4MiB", "0"] {
+            assert_eq!(text.parse::<SizeOrNone>().unwrap().to_string(), text);
         }
         assert_eq!("10".parse(), Ok(Span(Duration::from_secs(10))));
         assert_eq!("1024".parse(), Ok(ByteSize(1024)));

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::identify::demand;
 use super::problem::Problem;
 use crate::auth::{Identity, Right};
-use crate::ops::{Health, Metrics};
+use crate::ops::{Health, Metrics, NotReady};
 
 /// The routes that anybody may ask: they say whether, and nothing else.
 pub(super) const OPEN: [&str; 2] = ["/healthz", "/readyz"];
@@ -57,13 +57,13 @@ async fn readyz(State(operations): State<Arc<Operations>>) -> Response {
     if operations.stopping.is_cancelled() {
         return not("stopping");
     }
-    match operations.health.check().await {
-        Ok(()) => "ready".into_response(),
-        Err(error) => {
-            tracing::warn!(%error, "not ready");
-            not("the store does not answer: the server's log says why")
-        }
-    }
+    let (error, why) = match operations.health.ready().await {
+        Ok(()) => return "ready".into_response(),
+        Err(NotReady::Silent(error)) => (error, "the store does not answer: the server's log says why"),
+        Err(NotReady::ReadOnly(error)) => (error, "nothing can be written to the store: the server's log says why"),
+    };
+    tracing::warn!(%error, "not ready");
+    not(why)
 }
 
 async fn metrics_for_admins(

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use everturn::store::*;
 use everturn::{
-    Aborted, AppName, Begin, Begun, Error, ErrorKind, Event, Fence, PointState, Receipt, Record, Result, RunningTurn,
-    ScopedState, SessionKey, SessionRecord, Snapshot, SnapshotId, StateDelta, TurnId, TurnRecord, UserId,
+    Aborted, AppName, Begin, Begun, Error, ErrorKind, Event, Fence, Point, PointState, Receipt, Record, Result,
+    RunningTurn, ScopedState, SessionKey, SessionRecord, Snapshot, SnapshotId, StateDelta, TurnId, TurnRecord, UserId,
 };
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -29,6 +29,21 @@ pub(crate) struct Health {
 }
 
 impl Health {
+    /// Whether work can be sent here: the store answers, and writes.
+    pub(crate) async fn ready(&self) -> Result<(), NotReady> {
+        self.check().await.map_err(NotReady::Silent)?;
+        // It waits for whoever keeps others from writing, and changes nothing: there is no such turn.
+        let nobody = Fence::new(TurnId::new(0, Point::new(0)), 0);
+        match timeout(ANSWERS_WITHIN, self.store.renew(&nobody)).await {
+            Ok(Err(error)) if is_failure(error.kind()) => Err(NotReady::ReadOnly(error)),
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let text = "the store does not write: another process holds its lock, or its disk does not answer";
+                Err(NotReady::ReadOnly(Error::new(ErrorKind::Unavailable, text)))
+            }
+        }
+    }
+
     /// Asks the store for something that is not there.
     pub(crate) async fn check(&self) -> Result<()> {
         let nobody = SessionKey::of("everturn", "readyz", "nothing")?;
@@ -37,6 +52,18 @@ impl Health {
             Err(_) => Err(Error::new(ErrorKind::Unavailable, "the store does not answer: look at its disk")),
         }
     }
+}
+
+/// Why no work can be sent here.
+pub(crate) enum NotReady {
+    /// The store does not answer.
+    Silent(Error),
+    /// It answers, but nothing can be written.
+    ReadOnly(Error),
+}
+
+fn is_failure(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Internal)
 }
 
 /// The same store, watched: the one to give to agents. As long as it is there, a task opens it again whenever it closed

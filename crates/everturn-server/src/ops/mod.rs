@@ -7,7 +7,7 @@ mod process;
 mod telemetry;
 mod turns;
 
-pub(crate) use health::{Health, watch};
+pub(crate) use health::{Health, NotReady, watch};
 pub(crate) use metrics::{Answered, Gauge, Metrics, Refusal};
 pub(crate) use process::raise_file_limit;
 pub(crate) use telemetry::Telemetry;

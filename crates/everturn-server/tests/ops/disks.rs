@@ -97,6 +97,98 @@ fn a_turn_that_ends_on_a_full_disk_is_over_for_everybody() {
     assert_eq!(json(&server.request("GET", "/v1/agents/echo/sessions/plain", "", ""))["turns"], 2);
 }
 
+/// A volume of its own for the store: nothing else can be removed from it. Only where a file system can be mounted, and with
+/// `EVERTURN_SOAK` set, because it writes until the volume is full.
+#[test]
+fn a_full_volume_of_its_own_is_freed_by_deleting_sessions() {
+    if std::env::var_os("EVERTURN_SOAK").is_none() {
+        eprintln!("SKIPPED: set EVERTURN_SOAK to run it");
+        return;
+    }
+    let Some(small) = Small::mount("14m") else {
+        eprintln!("SKIPPED, ALTHOUGH IT WAS ASKED FOR: no file system can be mounted here");
+        return;
+    };
+    let logs = tempfile::tempdir().unwrap();
+    let server = serve(logs.path(), &sqlite_in(small.0.path()), &["--rate", "100000/s"]);
+    let text = |i: u64| {
+        let mut text = String::new();
+        let mut state = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        while text.len() < 8_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            text.push_str(&format!("{:016x}", state ^ (state >> 29)));
+        }
+        text
+    };
+    let (mut written, mut refusals) = (0, 0);
+    while refusals < 20 {
+        match v1_turn(&server, "", &text(written)) {
+            answer if answer.status == 200 => written += 1,
+            answer => {
+                assert_eq!(
+                    (answer.status, json(&answer)["code"].as_str()),
+                    (503, Some("unavailable")),
+                    "{}",
+                    answer.body
+                );
+                refusals += 1;
+            }
+        }
+    }
+    assert!(written > 100, "only {written} turns found room");
+    assert_eq!(server.request("GET", "/readyz", "", "").status, 200, "reads and deletes go on");
+    let page = json(&server.request("GET", "/v1/agents/echo/sessions?limit=100", "", ""));
+    for session in page["items"].as_array().unwrap() {
+        let path = format!("/v1/agents/echo/sessions/{}", session["id"].as_str().unwrap());
+        let answer = server.request("DELETE", &path, "", "");
+        assert!(answer.status < 300, "{}: {}", answer.status, answer.body);
+    }
+    until("work again", || match v1_turn(&server, "", "after") {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.body),
+    });
+    assert!(small.0.path().join("store.db-reserve").exists());
+}
+
+#[test]
+fn a_process_that_stands_still_with_the_lock_is_told_by_readyz_and_by_refusals() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), &sqlite_in(dir.path()), &["--store-lock-wait", "200ms"]);
+    assert_eq!(v1_turn(&server, "", "before").status, 200);
+    assert_eq!(server.request("GET", "/readyz", "", "").status, 200);
+    let lock = fs::File::options().write(true).open(dir.path().join("store.db-lock")).unwrap();
+    lock.lock().unwrap();
+    let answer = server.request("GET", "/readyz", "", "");
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(answer.body.contains("nothing can be written"), "{}", answer.body);
+    let answer = v1_turn(&server, "", "meanwhile");
+    let problem = json(&answer);
+    assert_eq!((answer.status, problem["code"].as_str()), (503, Some("unavailable")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("store.db-lock"), "{problem}");
+    assert_eq!(server.request("GET", "/v1/agents/echo/sessions", "", "").status, 200, "reads go on");
+    lock.unlock().unwrap();
+    until("work again", || match v1_turn(&server, "", "after") {
+        answer if answer.status == 200 => Ok(()),
+        answer => Err(answer.body),
+    });
+    assert_eq!(server.request("GET", "/readyz", "", "").status, 200);
+}
+
+#[test]
+fn files_that_are_removed_under_a_server_are_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), &sqlite_in(dir.path()), &[]);
+    assert_eq!(v1_turn(&server, "", "before").status, 200);
+    for suffix in ["", "-wal", "-shm"] {
+        fs::remove_file(dir.path().join(format!("store.db{suffix}"))).unwrap();
+    }
+    assert_eq!(server.request("GET", "/readyz", "", "").status, 503);
+    let answer = v1_turn(&server, "", "after");
+    assert_eq!(answer.status, 503, "a turn was acknowledged: {}", answer.body);
+    assert!(json(&answer)["detail"].as_str().unwrap().contains("store.db was removed"), "{}", answer.body);
+    assert!(!dir.path().join("store.db").exists(), "it was made anew");
+}
+
 /// Files may grow no further than this, as far as the server is concerned.
 fn limit_files(server: &Server, bytes: &str) {
     let pid = server.child.id().to_string();

@@ -154,10 +154,10 @@ impl Backend for Memory {
         rule(&mut Ctx { tx: &mut *tables, env: &self.env() })
     }
 
-    async fn read<T, F>(&self, reader: F) -> Result<T>
+    async fn read<T, F>(&self, mut reader: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
+        F: FnMut(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
     {
         let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
         reader(&*tables, &self.env())

@@ -31,6 +31,8 @@ pub(crate) struct StateCache {
     bare: Tier,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// How often what was not used was dropped.
+    round: Arc<AtomicU64>,
 }
 
 /// States of one kind, so many bytes of them.
@@ -40,6 +42,7 @@ struct Tier {
     weighter: ByWeight,
     bytes: u64,
     points: usize,
+    round: Arc<AtomicU64>,
 }
 
 /// What a cache holds, and how often it was of use.
@@ -56,6 +59,8 @@ pub(crate) struct CacheStats {
 struct Session {
     points: Arc<Mutex<VecDeque<Entry>>>,
     weight: u64,
+    /// The round it was last used in.
+    used: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +86,7 @@ impl Weighter<u64, Session> for ByWeight {
 }
 
 impl Tier {
-    fn new(bytes: u64, points: usize) -> Self {
+    fn new(bytes: u64, points: usize, round: Arc<AtomicU64>) -> Self {
         let bytes = bytes.max(64);
         let sessions = usize::try_from(bytes / 4096).unwrap_or(1 << 20).clamp(16, 1 << 20);
         // One shard: several would divide the room, and none could hold a long conversation.
@@ -91,17 +96,32 @@ impl Tier {
             Cache::with_options(options, weighter.clone(), DefaultHashBuilder::default(), DefaultLifecycle::default())
         });
         let sessions = built.unwrap_or_else(|_| Cache::with_weighter(sessions, bytes, weighter.clone()));
-        Self { sessions, weighter, bytes, points }
+        Self { sessions, weighter, bytes, points, round }
+    }
+
+    /// What is kept of a session, for whoever uses it now.
+    fn session(&self, num: u64) -> Option<Session> {
+        let session = self.sessions.get(&num)?;
+        session.used.store(self.round.load(Ordering::Relaxed), Ordering::Relaxed);
+        Some(session)
+    }
+
+    /// Drops the sessions that were last used in an earlier round.
+    fn drop_unused(&self, round: u64) {
+        self.sessions.retain(|_, session| session.used.load(Ordering::Relaxed) >= round);
     }
 
     fn get(&self, place: Place) -> Option<PointState> {
-        let session = self.sessions.get(&place.num)?;
+        let session = self.session(place.num)?;
         let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
         points.iter().rev().find(|entry| entry.place == place).map(|entry| entry.state.clone())
     }
 
     fn put(&self, place: Place, settled: bool, state: PointState) {
-        let mut session = self.sessions.get(&place.num).unwrap_or_default();
+        let mut session = self.session(place.num).unwrap_or_else(|| Session {
+            used: Arc::new(AtomicU64::new(self.round.load(Ordering::Relaxed))),
+            ..Session::default()
+        });
         let weight = {
             let mut points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
             points.retain(|entry| entry.place != place);
@@ -123,7 +143,7 @@ impl Tier {
 
     /// The last settled state on a stretch, and what of the stretch comes after it.
     fn last_settled(&self, stretch: &Interval) -> Option<(PointState, Interval)> {
-        let session = self.sessions.get(&stretch.num)?;
+        let session = self.session(stretch.num)?;
         let points = session.points.lock().unwrap_or_else(PoisonError::into_inner);
         let on_it = points.iter().filter(|entry| {
             let Place { segment, seq, .. } = entry.place;
@@ -143,8 +163,10 @@ impl Tier {
 impl StateCache {
     pub(crate) fn new(bytes: u64) -> Self {
         let bare = bytes / 8;
-        let (whole, bare) = (Tier::new(bytes - bare, POINTS), Tier::new(bare, BARE_POINTS));
-        Self { whole, bare, hits: AtomicU64::new(0), misses: AtomicU64::new(0) }
+        let round = Arc::<AtomicU64>::default();
+        let whole = Tier::new(bytes - bare, POINTS, round.clone());
+        let bare = Tier::new(bare, BARE_POINTS, round.clone());
+        Self { whole, bare, hits: AtomicU64::new(0), misses: AtomicU64::new(0), round }
     }
 
     #[cfg(feature = "sqlite")]
@@ -221,6 +243,14 @@ impl StateCache {
         self.bare.sessions.remove(&num);
     }
 
+    /// Drops the sessions that were not used since this was called last.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn drop_unused(&self) {
+        let round = self.round.fetch_add(1, Ordering::Relaxed);
+        self.whole.drop_unused(round);
+        self.bare.drop_unused(round);
+    }
+
     pub(crate) fn clear(&self) {
         self.whole.sessions.clear();
         self.bare.sessions.clear();
@@ -256,6 +286,26 @@ mod tests {
         let place = Place { num: 5, segment: 1, seq: 1 };
         cache.put_to_write(place, true, heavy(200 << 10));
         assert!(cache.get(place).is_none() && cache.get_bare(place).is_some(), "another had to go for it");
+    }
+
+    #[test]
+    #[cfg(feature = "sqlite")]
+    fn what_is_not_used_between_two_calls_is_dropped() {
+        let cache = StateCache::new(1 << 20);
+        let place = |num| Place { num, segment: 1, seq: 1 };
+        for num in 0..100 {
+            cache.put(place(num), true, heavy(1 << 10));
+            cache.put_bare(place(num + 1000), true, heavy(1 << 10));
+        }
+        cache.drop_unused();
+        assert_eq!(cache.stats().sessions, 200, "they were used just now");
+        assert!(cache.get(place(7)).is_some() && cache.get_bare(place(1007)).is_some());
+        cache.drop_unused();
+        assert_eq!(cache.stats().sessions, 2);
+        assert!(cache.get(place(7)).is_some() && cache.get_bare(place(1007)).is_some());
+        cache.drop_unused();
+        cache.drop_unused();
+        assert_eq!((cache.stats().sessions, cache.stats().bytes), (0, 0));
     }
 
     #[test]

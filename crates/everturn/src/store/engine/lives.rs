@@ -8,7 +8,7 @@ use crate::aside::{away, is_large};
 use crate::session::{SessionKey, SessionRecord};
 use crate::store::{BranchChange, CreateSession, ForkSession, ImportSession, Purged, UpdateSession};
 use crate::turn::Changes;
-use crate::{Result, SessionId, SnapshotId};
+use crate::{Error, ErrorKind, Result, SessionId, SnapshotId};
 
 /// Records removed in one go while a deleted session is reclaimed, so that turns need not wait long.
 const RECLAIM_SLICE: usize = 256;
@@ -105,7 +105,7 @@ impl<B: Backend> Inner<B> {
 
     async fn mark_deleted(&self, key: &SessionKey) -> Result<Option<u64>> {
         let key = key.clone();
-        let num = self.write(Sync::Durable, move |ctx| sessions::delete(ctx, &key)).await?;
+        let num = self.write_freeing(Sync::Durable, move |ctx| sessions::delete(ctx, &key)).await?;
         if let Some(num) = num {
             self.standing.deleted(num);
             self.cache.forget(num);
@@ -120,8 +120,17 @@ impl<B: Backend> Inner<B> {
         let mut purged = Purged::default();
         let others = others.into_iter().map(|row| row.num).filter(|num| *num != first);
         for num in std::iter::once(first).chain(others) {
+            let mut most = RECLAIM_SLICE;
             loop {
-                let slice = self.write(Sync::Durable, move |ctx| sessions::reclaim(ctx, num, RECLAIM_SLICE)).await?;
+                let reclaim = self.write_freeing(Sync::Durable, move |ctx| sessions::reclaim(ctx, num, most)).await;
+                let slice = match reclaim {
+                    // A full disk may have room for removing less at once.
+                    Err(error) if error.kind() == ErrorKind::Unavailable && most > 1 => {
+                        most /= 4;
+                        continue;
+                    }
+                    done => done?,
+                };
                 if num == first {
                     purged.removed += slice.removed;
                     purged.kept_for_forks = slice.kept;

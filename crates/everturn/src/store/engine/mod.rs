@@ -85,6 +85,9 @@ pub(crate) enum Effort {
     /// No longer than a plain turn.
     Brief,
     Long,
+    /// As long as it takes; it removes something, or ends a turn without a result. A store whose disk is full does that when
+    /// it can do nothing else.
+    Freeing,
 }
 
 impl Effort {
@@ -107,11 +110,12 @@ pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
     /// Says that a durable write comes as soon as it is made ready.
     fn rouse(&self) {}
 
-    /// Reads from one consistent moment. What is read is as durable as it is ever said to be.
+    /// Reads from one consistent moment. What is read is as durable as it is ever said to be. What seems damaged may be read
+    /// again, from another moment; only the last run counts.
     fn read<T, F>(&self, reader: F) -> impl Future<Output = Result<T>> + Send
     where
         T: Send + 'static,
-        F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static;
+        F: FnMut(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static;
 
     /// Waits until what rules have seen so far is as durable as it is said to be.
     fn settled(&self) -> impl Future<Output = Result<()>> + Send;
@@ -119,6 +123,11 @@ pub(crate) trait Backend: Send + std::marker::Sync + Debug + 'static {
     /// Whether all that rules have seen so far is as durable as it is said to be.
     fn is_settled(&self) -> bool {
         true
+    }
+
+    /// Why writes wait, if something beside this process keeps them from being made.
+    fn hindrance(&self) -> Option<Error> {
+        None
     }
 
     /// Makes sure that what was removed is gone from every file.
@@ -205,6 +214,19 @@ impl<B: Backend> Engine<B> {
         self.0.cache.stats()
     }
 
+    /// Drops what is at hand and was not used since this was called last.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn drop_unused(&self) {
+        self.0.cache.drop_unused();
+        self.0.news.drop_unused();
+    }
+
+    /// How many entries are kept by session or branch, beside decoded states.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn entries(&self) -> usize {
+        self.0.news.len() + self.0.queues.len() + self.0.standing.len()
+    }
+
     pub(crate) async fn watch(&self, target: WatchTarget) -> Result<Box<dyn Watch>> {
         match target {
             WatchTarget::Session(key) => {
@@ -237,6 +259,15 @@ impl<B: Backend> Inner<B> {
         F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
     {
         self.backend.write(sync, Effort::Long, rule).await
+    }
+
+    /// Runs a rule that gives room back, or ends something.
+    async fn write_freeing<T, F>(&self, sync: Sync, rule: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Ctx<'_>) -> Result<T> + Send + 'static,
+    {
+        self.backend.write(sync, Effort::Freeing, rule).await
     }
 
     /// Runs a rule that writes one record of so many bytes, or less than a record.

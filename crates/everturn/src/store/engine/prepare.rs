@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::body::{ArtifactBody, BeginBody, Body, CustomBody, EndBody, PutBody, SpliceBody, ViewBody, encode};
+use super::body::{
+    ArtifactBody, BeginBody, Body, CustomBody, EndBody, EndBodyStatus, PutBody, SpliceBody, ViewBody, encode,
+};
 use super::fold::artifact_digests_after;
 use crate::artifact::Artifact;
 use crate::digest::{Digest, of_artifacts};
@@ -85,6 +87,11 @@ pub(crate) struct PreparedPut {
 }
 
 impl Draft {
+    /// Whether it ends a turn without a result.
+    pub(crate) fn is_void(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| !matches!(end.status, EndBodyStatus::Completed))
+    }
+
     pub(crate) fn of(changes: Changes) -> Self {
         Self { changes, ..Self::default() }
     }

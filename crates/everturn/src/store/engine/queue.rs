@@ -41,6 +41,11 @@ impl<K: Eq + Hash + Clone> Queues<K> {
         lock
     }
 
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// One's turn, if nobody else wants it.
     pub(crate) fn try_enter(&self, key: &K) -> Option<Front<K>> {
         let lock = self.lock_of(key);
@@ -87,6 +92,19 @@ impl News {
             *slot = Arc::downgrade(&notify);
             notify
         })
+    }
+
+    /// Drops what nobody waits for any more.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn drop_unused(&self) {
+        let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        map.retain(|_, notify| notify.strong_count() > 0);
+        map.shrink_to_fit();
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     pub(crate) fn tell(&self, num: u64) {

@@ -41,6 +41,12 @@ impl Standing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn len(&self) -> usize {
+        let turns = self.lock();
+        turns.turns.len() + turns.last.len()
+    }
+
     /// A turn has begun, or begun anew.
     pub(crate) fn begun(&self, turn: TurnId, session: &SessionKey, from: Place, at: Place) {
         let mut turns = self.lock();

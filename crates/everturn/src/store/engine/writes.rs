@@ -14,7 +14,7 @@ use super::rules::{Ctx, Step};
 use super::sessions::{self, NewSession};
 use super::tables::Place;
 use super::turns::{self, Written};
-use super::{Backend, Inner, Sync, catch_up, edit};
+use super::{Backend, Effort, Inner, Sync, catch_up, edit};
 use crate::aside::{away, is_large};
 use crate::digest::Digest;
 use crate::event::Event;
@@ -93,7 +93,10 @@ impl<B: Backend> Inner<B> {
         let front = self.queues.enter(queue.place.clone());
         tokio::time::timeout_at(queue.deadline(), front).await.map_err(|_| {
             let limit = queue.limit;
-            Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"))
+            let busy =
+                || Error::busy(format!("the branch was busy for {limit:?}: wait longer, or begin on a side line"));
+            // Those in front may be kept by the store, not by a turn.
+            self.backend.hindrance().unwrap_or_else(busy)
         })
     }
 
@@ -245,7 +248,8 @@ impl<B: Backend> Inner<B> {
             let prepared = Arc::new(prepared);
             let (job, rule) = (prepared.clone(), rule.clone());
             let bytes = job.as_ref().as_ref().map_or(0, Prepared::size);
-            match self.write_record(Sync::Durable, bytes, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
+            let effort = if draft.is_void() { Effort::Freeing } else { Effort::of_record(bytes) };
+            match self.backend.write(Sync::Durable, effort, move |ctx| rule(ctx, job.as_ref().as_ref())).await? {
                 Step::Done(written) => {
                     self.remember(&written, prepared.as_ref().as_ref());
                     self.news.tell(written.session);
@@ -260,7 +264,7 @@ impl<B: Backend> Inner<B> {
         let outcome = Outcome::finished(FinishReason::Aborted);
         let draft = Draft { end: Some(EndBody { status: EndStatus::Aborted.into(), outcome }), ..Draft::default() };
         let prepared = draft.prepare(None, &self.config.limits)?;
-        let written = self.write(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
+        let written = self.write_freeing(Sync::Durable, move |ctx| turns::abort(ctx, &turn, &prepared)).await?;
         self.standing.ended(written.answer.turn);
         self.news.tell(written.session);
         Ok(written.answer)
@@ -268,7 +272,7 @@ impl<B: Backend> Inner<B> {
 
     pub(crate) async fn renew(&self, fence: &Fence) -> Result<()> {
         let fence = *fence;
-        self.write_record(Sync::Lazy, 0, move |ctx| turns::renew(ctx, &fence)).await
+        self.write_freeing(Sync::Lazy, move |ctx| turns::renew(ctx, &fence)).await
     }
 
     pub(crate) async fn take_over(&self, turn: TurnId) -> Result<Begun> {

@@ -50,7 +50,7 @@ impl SqliteStore {
             return Err(Error::not_found(format!("there is no store at {}: check the path", from.display())));
         }
         // As long as the copy takes, the file is not closed beside it: that would drop the locks that keep it whole.
-        let _open = StoreFile::prepare(from, None, Durability::PowerSafe, 1)?;
+        let _open = StoreFile::prepare(from, None, Durability::PowerSafe, 1, PATIENCE, 0)?;
         let source = open_source(from)?;
         let unusable = |e: std::io::Error| {
             Error::unavailable(format!("cannot write {}: check the path and its permissions", to.display()))

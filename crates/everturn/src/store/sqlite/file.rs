@@ -11,8 +11,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::lock::TurnLock;
 use super::log::{Log, SyncWith};
 use super::owner::open_private;
+use super::reserve::{AllocateWith, Reserve, allocate};
 use super::rows::begin_journal;
 use super::{Durability, failure};
 use crate::{Error, Result};
@@ -24,8 +26,6 @@ const FORMAT: i32 = 4;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PAGE_SIZE: u32 = 4096;
-/// How long other programs that hold the file are waited for, by those who have time.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Migrations by the format they lead to.
 const MIGRATIONS: [&str; FORMAT as usize] = [
     include_str!("schema.sql"),
@@ -42,6 +42,10 @@ pub(super) struct StoreFile {
     vfs: Option<Vfs>,
     durability: Durability,
     journal: u64,
+    lock_wait: Duration,
+    reserve: Reserve,
+    /// Which files the connections have open.
+    opened: Mutex<Vec<OpenedAs>>,
     /// The file itself, open as long as any connection is: whoever holds this drops its connection first.
     content: Option<Arc<fs::File>>,
 }
@@ -52,6 +56,39 @@ pub(super) struct Vfs {
     pub(super) name: String,
     /// How its logs are synced; by SQLite itself, in its commits, where nobody said.
     pub(super) sync_log: Option<SyncWith>,
+    /// How room is kept on its disk; not at all where nobody said.
+    pub(super) allocate: Option<AllocateWith>,
+}
+
+/// A file as it was when it was opened.
+#[derive(Debug)]
+struct OpenedAs {
+    path: PathBuf,
+    file: FileId,
+    /// Whether it is the one that all else belongs to.
+    holds_all: bool,
+}
+
+/// A device and a number on it: another file under the same name has others.
+type FileId = (u64, u64);
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<FileId> {
+    let file = fs::metadata(path).ok()?;
+    Some((std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file)))
+}
+
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<FileId> {
+    fs::metadata(path).ok().map(|_| (0, 0))
+}
+
+/// An open file is not at its path any more.
+#[derive(Debug)]
+pub(super) struct Gone {
+    pub(super) error: Error,
+    /// Whether closing must leave the log where it is: what is at the path now may belong to another store.
+    pub(super) keeps_log: bool,
 }
 
 impl Drop for StoreFile {
@@ -125,31 +162,6 @@ fn create_and_check(path: &Path, unusable: impl Fn(&str, &Path, io::Error) -> Er
     Ok((fs::canonicalize(path).map_err(|e| unusable("resolve", path, e))?, file))
 }
 
-/// A lock that processes take turns by; SQLite's own busy handler lets some of them starve.
-#[derive(Debug)]
-pub(super) struct TurnLock(fs::File);
-
-/// One's turn, until it is dropped.
-pub(super) struct Turn<'l>(&'l fs::File);
-
-impl TurnLock {
-    pub(super) fn hold(&self) -> Result<Turn<'_>> {
-        self.0.lock().map_err(|e| Error::unavailable("the store's lock cannot be taken").with_source(e))?;
-        Ok(Turn(&self.0))
-    }
-
-    /// The same if it is nobody else's turn.
-    pub(super) fn try_hold(&self) -> Option<Turn<'_>> {
-        self.0.try_lock().is_ok().then(|| Turn(&self.0))
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
-    }
-}
-
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
@@ -161,7 +173,14 @@ pub(super) enum Access {
 
 impl StoreFile {
     /// Finds the file, creating it and its directory where they are missing, and makes sure that it is ours.
-    pub(super) fn prepare(path: &Path, vfs: Option<Vfs>, durability: Durability, journal: u64) -> Result<Self> {
+    pub(super) fn prepare(
+        path: &Path,
+        vfs: Option<Vfs>,
+        durability: Durability,
+        journal: u64,
+        lock_wait: Duration,
+        reserve: u64,
+    ) -> Result<Self> {
         if rusqlite::version_number() < OLDEST_SQLITE {
             return Err(Error::unsupported(format!(
                 "SQLite {} can corrupt a shared file: build with 3.51.3 or newer",
@@ -177,7 +196,16 @@ impl StoreFile {
             create_private_dir(directory).map_err(|e| unusable("create the directory", directory, e))?;
         }
         let (path, content) = OpenFiles::lock().open(&path, unusable)?;
-        Ok(Self { path, vfs, durability, journal, content: Some(content) })
+        let opened = Mutex::default();
+        let (reserve, allocate) = match &vfs {
+            None => (reserve, Some(AllocateWith(Arc::new(allocate)))),
+            Some(vfs) => (reserve, vfs.allocate.clone()),
+        };
+        let reserve = match allocate {
+            Some(allocate) => Reserve::of(&path, reserve, allocate),
+            None => Reserve::of(&path, 0, AllocateWith(Arc::new(self::allocate))),
+        };
+        Ok(Self { path, vfs, durability, journal, lock_wait, reserve, opened, content: Some(content) })
     }
 
     /// Waits until what was written to the file itself is on disk. Whoever brings their own files sees to it themselves.
@@ -185,6 +213,46 @@ impl StoreFile {
         let Some(content) = self.content.as_ref().filter(|_| self.vfs.is_none()) else { return Ok(()) };
         let synced = content.sync_data();
         synced.map_err(|e| Error::disk_failed("sync its file").with_source(e))
+    }
+
+    /// Room that is kept for the time when the volume is full.
+    pub(super) fn reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+
+    /// Remembers which files a connection has just opened.
+    pub(super) fn note_files(&self) -> Result<()> {
+        let mut opened = Vec::new();
+        for suffix in ["", "-wal"] {
+            let path = Self::beside(&self.path, suffix);
+            // A store that others do not share may do without one of them.
+            if let Some(file) = identity(&path) {
+                opened.push(OpenedAs { path, file, holds_all: suffix.is_empty() });
+            }
+        }
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = opened;
+        self.check_files().map_err(|gone| gone.error)
+    }
+
+    /// The connections are about to be closed, and SQLite removes its log with the last of them.
+    pub(super) fn forget_log(&self) {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).retain(|opened| opened.holds_all);
+    }
+
+    /// Whether the files that are open are still the ones at their paths. What is written to a file that was removed is gone
+    /// with the process, and no write tells.
+    pub(super) fn check_files(&self) -> Result<(), Gone> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(gone) = opened.iter().find(|opened| identity(&opened.path) != Some(opened.file)) else {
+            return Ok(());
+        };
+        let what = if identity(&gone.path).is_none() { "removed" } else { "replaced" };
+        let error = Error::unavailable(format!(
+            "{} was {what} while the store had it open, and nothing is written any more: put the file back, or stop \
+             every program that has the store open and start it on the files that are there",
+            gone.path.display()
+        ));
+        Err(Gone { error, keeps_log: gone.holds_all })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -223,12 +291,14 @@ impl StoreFile {
         self.journal
     }
 
-    /// The file by whose lock processes take turns.
-    pub(super) fn lock_file(&self) -> Result<TurnLock> {
-        let path = Self::beside(&self.path, "-lock");
-        open_private(&path).map(TurnLock).map_err(|e| {
-            Error::unavailable(format!("cannot write {}: check its permissions", path.display())).with_source(e)
-        })
+    /// The lock that processes take turns by.
+    pub(super) fn turn_lock(&self) -> Result<TurnLock> {
+        TurnLock::open(&self.path, self.lock_wait)
+    }
+
+    /// How long other processes that hold the file are waited for, by those who have time.
+    pub(super) fn lock_wait(&self) -> Duration {
+        self.lock_wait
     }
 
     pub(super) fn connect(&self, access: Access) -> Result<Connection> {
@@ -244,7 +314,7 @@ impl StoreFile {
         }
         .map_err(|e| failure(e, "open"))?;
         let setup = || -> rusqlite::Result<()> {
-            conn.busy_timeout(BUSY_TIMEOUT)?;
+            conn.busy_timeout(self.lock_wait)?;
             conn.set_prepared_statement_cache_capacity(128);
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;

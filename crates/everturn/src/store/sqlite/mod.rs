@@ -13,12 +13,14 @@ mod file;
 mod inbox;
 mod job;
 mod journal;
+mod lock;
 mod log;
 mod owner;
 mod pack;
 mod pen;
 mod readers;
 mod recent;
+mod reserve;
 mod rows;
 mod sql;
 mod stats;
@@ -44,10 +46,11 @@ use crate::turn::{Aborted, Begin, Begun, Fence, Receipt, Record, RunningTurn, Tu
 use crate::{AppName, Error, ErrorKind, Result, SnapshotId, TurnId, UserId};
 
 use checkpoint::{CheckpointThread, Checkpointer};
-use file::{StoreFile, Vfs};
+use file::{Gone, StoreFile, Vfs};
 use log::SyncWith;
 use owner::Owners;
 use readers::Readers;
+use reserve::AllocateWith;
 use sql::Sql;
 use writer::Writer;
 
@@ -97,6 +100,8 @@ pub struct SqliteOptions {
     vfs: Option<Vfs>,
     readers: usize,
     journal: u64,
+    lock_wait: Duration,
+    reserve: u64,
     config: Config,
 }
 
@@ -111,6 +116,8 @@ impl SqliteOptions {
             vfs: None,
             readers: 2,
             journal: 1024,
+            lock_wait: Duration::from_secs(10),
+            reserve: 4 << 20,
             config: Config::default(),
         }
     }
@@ -173,6 +180,24 @@ impl SqliteOptions {
         self
     }
 
+    /// How long another process that holds the file is waited for: ten seconds unless set. Then writes are refused as
+    /// `Unavailable`, naming the process where the system tells, until it goes on or ends; nothing of them was begun.
+    #[must_use]
+    pub fn lock_wait(mut self, wait: Duration) -> Self {
+        self.lock_wait = wait;
+        self
+    }
+
+    /// How many bytes are kept in a file beside the store (`-reserve`) for the time when its volume is full: 4 MiB unless set,
+    /// none with 0. It is given up when a write finds no room. Then sessions can still be deleted and purged, and running
+    /// turns ended without a result; everything else that writes is refused as `Unavailable` until there is room for the
+    /// reserve again.
+    #[must_use]
+    pub fn reserve(mut self, bytes: u64) -> Self {
+        self.reserve = bytes;
+        self
+    }
+
     /// How many threads read, at least one.
     #[must_use]
     pub fn readers(mut self, readers: usize) -> Self {
@@ -183,7 +208,7 @@ impl SqliteOptions {
     /// The SQLite VFS to go through, by name, instead of the default one. It must be registered already.
     #[must_use]
     pub fn vfs(mut self, name: impl Into<String>) -> Self {
-        self.vfs = Some(Vfs { name: name.into(), sync_log: None });
+        self.vfs = Some(Vfs { name: name.into(), sync_log: None, allocate: None });
         self
     }
 
@@ -195,7 +220,20 @@ impl SqliteOptions {
         name: impl Into<String>,
         sync_log: impl Fn(&Path) -> std::io::Result<()> + Send + std::marker::Sync + 'static,
     ) -> Self {
-        self.vfs = Some(Vfs { name: name.into(), sync_log: Some(SyncWith(Arc::new(sync_log))) });
+        self.vfs = Some(Vfs { name: name.into(), sync_log: Some(SyncWith(Arc::new(sync_log))), allocate: None });
+        self
+    }
+
+    /// Has the reserve kept on the disk of the VFS that was named before, by something that makes a file of so many bytes
+    /// there, or says `StorageFull`. Without it, a store with a VFS of its own keeps none.
+    #[must_use]
+    pub fn vfs_reserve(
+        mut self,
+        allocate: impl Fn(&Path, u64) -> std::io::Result<()> + Send + std::marker::Sync + 'static,
+    ) -> Self {
+        if let Some(vfs) = &mut self.vfs {
+            vfs.allocate = Some(AllocateWith(Arc::new(allocate)));
+        }
         self
     }
 
@@ -204,8 +242,10 @@ impl SqliteOptions {
     /// Refused: a directory that cannot be written (`Unavailable`), a file that is something else (`Invalid`), of a
     /// newer format (`Unsupported`), or damaged (`Corrupt`). None of them is changed.
     pub fn open(self) -> Result<SqliteStore> {
-        let file = Arc::new(StoreFile::prepare(&self.path, self.vfs, self.durability, self.journal)?);
-        let lock = file.lock_file()?;
+        let (journal, wait, reserve) = (self.journal, self.lock_wait, self.reserve);
+        let file = StoreFile::prepare(&self.path, self.vfs, self.durability, journal, wait, reserve)?;
+        let file = Arc::new(file);
+        let lock = Arc::new(file.turn_lock()?);
         let (conn, owners) = {
             // One process at a time: SQLite does not wait while another one switches a new file to its log, and an owner
             // that has made its file but not locked it yet would be taken for dead.
@@ -222,6 +262,7 @@ impl SqliteOptions {
             stream_grace: u64::try_from(self.config.stream_grace.as_micros()).unwrap_or(u64::MAX),
             owners,
             closed: Mutex::new(None),
+            gone: Mutex::new(None),
         });
         // First, because it opens a connection of its own while the others are started.
         let readers = Readers::start(file.clone(), circumstances.clone(), self.readers)?;
@@ -249,7 +290,14 @@ impl SqliteStore {
         let cache = self.0.cache_stats();
         (stats.cached_sessions, stats.cached_bytes) = (cache.sessions, cache.bytes);
         (stats.cache_hits, stats.cache_misses) = (cache.hits, cache.misses);
+        stats.entries = self.0.entries() as u64;
         stats
+    }
+
+    /// Drops decoded states that were not used since this was called last. A program that calls it every few minutes gives
+    /// their memory back when it has little to do; a session that is used again is added up from the file.
+    pub fn drop_unused(&self) {
+        self.0.drop_unused();
     }
 }
 
@@ -287,7 +335,7 @@ impl std::ops::Deref for Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        if self.circumstances.check_open().is_err() {
+        if self.circumstances.keeps_log() {
             // It fails only where there is no such setting.
             let _ = self.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
@@ -304,6 +352,8 @@ struct Circumstances {
     owners: Arc<Owners>,
     /// Why the store is closed, after a failure that leaves it unknown what is on disk.
     closed: Mutex<Option<String>>,
+    /// Which of its files is not at its path any more.
+    gone: Mutex<Option<Gone>>,
 }
 
 impl Circumstances {
@@ -320,6 +370,9 @@ impl Circumstances {
     }
 
     fn check_open(&self) -> Result<()> {
+        if let Some(gone) = &*self.gone.lock().unwrap_or_else(PoisonError::into_inner) {
+            return Err(Error::unavailable(gone.error.message()));
+        }
         match &*self.closed.lock().unwrap_or_else(PoisonError::into_inner) {
             None => Ok(()),
             Some(why) => Err(Error::unavailable(format!(
@@ -338,6 +391,25 @@ impl Circumstances {
 
     fn close(&self, why: &Error) {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_string());
+    }
+
+    /// Closes the store if its files are not at their paths any more, and opens it again if they are back.
+    fn check_files(&self, file: &StoreFile) -> Result<()> {
+        let gone = file.check_files().err();
+        let known = &mut *self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (None, Some(Gone { error, .. })) = (&known, &gone) {
+            tracing::error!(%error, "the store closes itself");
+        }
+        *known = gone;
+        known.as_ref().map_or(Ok(()), |gone| Err(Error::unavailable(gone.error.message())))
+    }
+
+    /// Whether a connection that is closed must leave the log as it is.
+    fn keeps_log(&self) -> bool {
+        match &*self.gone.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(gone) => gone.keeps_log,
+            None => self.closed.lock().unwrap_or_else(PoisonError::into_inner).is_some(),
+        }
     }
 
     fn open(&self) {
@@ -361,7 +433,7 @@ impl Backend for Sqlite {
     async fn read<T, F>(&self, reader: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
+        F: FnMut(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
     {
         self.circumstances.check_open()?;
         let read = self.readers.run(reader).await?;
@@ -378,6 +450,10 @@ impl Backend for Sqlite {
         self.writer.is_settled()
     }
 
+    fn hindrance(&self) -> Option<Error> {
+        self.writer.hindrance()
+    }
+
     async fn scrub(&self) -> Result<()> {
         self.writer.scrub().await
     }
@@ -392,14 +468,19 @@ impl Backend for Sqlite {
 fn failure(error: rusqlite::Error, doing: &str) -> Error {
     use rusqlite::ErrorCode;
     let code = error.sqlite_error_code();
-    if code == Some(ErrorCode::SystemIoFailure) {
+    if code == Some(ErrorCode::SystemIoFailure) && !is_of_reading(&error) {
         return Error::disk_failed(doing).with_source(error);
     }
     let (kind, text) = match code {
-        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full: make room, then try again".to_owned()),
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            (ErrorKind::Corrupt, "the store's file is damaged: restore it from a backup".to_owned())
+        // Nothing was being written, so that nothing is unknown: it can be tried again.
+        Some(ErrorCode::SystemIoFailure) => {
+            (ErrorKind::Unavailable, "the store's file could not be read: see to the disk, then try again".to_owned())
         }
+        Some(ErrorCode::DiskFull) => (ErrorKind::Unavailable, "the disk is full: make room, then try again".to_owned()),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
+            ErrorKind::Corrupt,
+            "the store's file is damaged, or the disk cannot read it: restore it from a backup".to_owned(),
+        ),
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             (ErrorKind::Unavailable, "the store's file is locked by another program: close that one".to_owned())
         }
@@ -410,4 +491,17 @@ fn failure(error: rusqlite::Error, doing: &str) -> Error {
         _ => (ErrorKind::Internal, format!("SQLite failed to {doing}")),
     };
     Error::new(kind, text).with_source(error)
+}
+
+/// Whether a failure of the disk is one of reading.
+fn is_of_reading(error: &rusqlite::Error) -> bool {
+    use rusqlite::ffi::{SQLITE_IOERR_CORRUPTFS, SQLITE_IOERR_READ, SQLITE_IOERR_SHORT_READ};
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(SQLITE_IOERR_READ | SQLITE_IOERR_SHORT_READ | SQLITE_IOERR_CORRUPTFS))
+}
+
+/// Whether what was read is damaged, or seems to be: of a disk that fails to read once, SQLite says the same. So it is read
+/// again before it is told.
+fn looks_damaged(error: &Error) -> bool {
+    error.kind() == ErrorKind::Corrupt
 }

@@ -4,10 +4,12 @@
 //! gone, means that its process is dead: at once, without waiting for a lease to run out.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::file::{StoreFile, create_private_dir};
+use super::lock::again;
 use crate::{Error, Result};
 
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl Owners {
         create_private_dir(&directory).map_err(unusable)?;
         let path = directory.join(me);
         let lock = open_private(&path).map_err(unusable)?;
-        lock.lock().map_err(unusable)?;
+        again(|| lock.lock()).map_err(unusable)?;
         let owners = Self { directory, me: me.into(), _lock: lock };
         owners.sweep();
         Ok(owners)
@@ -65,9 +67,19 @@ impl Drop for Owners {
     }
 }
 
+/// Whether an owner's file is locked. One that is there but cannot be looked at, for want of file handles for instance, counts
+/// as locked: turns are not taken from owners that may be alive.
 fn is_locked(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+    };
+    let locked = again(|| match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    });
+    locked.unwrap_or(true)
 }
 
 /// Opens a file that nobody else may read, creating it if it is missing.

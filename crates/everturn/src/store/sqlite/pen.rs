@@ -7,6 +7,8 @@
 //! thread takes longer than the write. A caller's thread has other things to do, so that whatever could keep it waiting is left
 //! to others: the disk to the syncer, and another process, large records, filling the tables and moving the log to the writer.
 
+mod room;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,15 +18,17 @@ use rusqlite::{Connection, ErrorCode};
 use super::super::engine::{Ctx, Effort, Sync};
 use super::checkpoint::{Checkpointer, WAL_HARD, WAL_SOFT, move_log, move_log_alone};
 use super::crowd::Crowd;
-use super::file::{Access, BUSY_TIMEOUT, PAGE_SIZE, StoreFile, TurnLock};
+use super::file::{Access, PAGE_SIZE, StoreFile};
 use super::inbox::Patience;
 use super::job::Job;
+use super::lock::{TurnLock, file_is_busy};
 use super::readers::Seats;
 use super::recent::Recent;
+use super::reserve::{full, is_full};
 use super::rows::{Rows, Slots};
 use super::stats::Counters;
 use super::syncer::Syncer;
-use super::{Circumstances, Conn, Durability, failure};
+use super::{Circumstances, Conn, Durability, failure, looks_damaged};
 use crate::{Error, Result};
 
 pub(super) struct Pen {
@@ -101,7 +105,7 @@ impl Pen {
     pub(super) fn new(
         file: Arc<StoreFile>,
         conn: Connection,
-        lock: TurnLock,
+        lock: Arc<TurnLock>,
         circumstances: Arc<Circumstances>,
         syncer: Option<Arc<Syncer>>,
         checkpointer: Checkpointer,
@@ -113,7 +117,7 @@ impl Pen {
             circumstances,
             syncer,
             checkpointer,
-            lock: Arc::new(lock),
+            lock,
             full_sync: None,
             log_pages: Arc::default(),
             crowded: Arc::default(),
@@ -265,11 +269,12 @@ impl Pen {
             Ok(())
         };
         conn.wal_hook(Some(count)).map_err(|e| failure(e, "open"))?;
+        // SQLite opens its log when it first reads.
+        conn.query_row("PRAGMA user_version", [], |_| Ok(())).map_err(|e| failure(e, "open"))?;
         if let Some(syncer) = &self.syncer {
-            // SQLite opens its log when it first reads.
-            conn.query_row("PRAGMA user_version", [], |_| Ok(())).map_err(|e| failure(e, "open"))?;
             syncer.log().open()?;
         }
+        self.file.note_files()?;
         self.conn = Some(Conn::new(conn, &self.circumstances));
         Ok(())
     }
@@ -277,16 +282,37 @@ impl Pen {
     /// Commits a batch, or what is left of it without those who break it. Whoever is not committed is answered. It comes back
     /// where another program would have to be waited for longer than there is time.
     fn commit(&mut self, mut batch: Vec<Box<dyn Job>>, pace: Pace) -> Result<Option<Committed>, Vec<Box<dyn Job>>> {
+        let (mut read_again, mut made_room) = (false, false);
         while !batch.is_empty() {
-            if let Err(error) = self.circumstances.check_open() {
+            // Looking at files costs as much as a short write, which only those pay who are about to wait for the disk.
+            let looks = batch.iter().any(|job| job.sync() == Sync::Durable || job.effort() == Effort::Freeing);
+            let open = self.circumstances.check_open();
+            let open = open.and_then(|()| if looks { self.circumstances.check_files(&self.file) } else { Ok(()) });
+            if let Err(error) = open {
                 answer_all(batch, &error);
                 return Ok(None);
+            }
+            let reserve = self.file.reserve();
+            // Room that was just made for a write that frees more is not taken for the reserve first.
+            let is_for_freeing = made_room && batch.iter().any(|job| job.effort() == Effort::Freeing);
+            let is_kept = || if looks || !reserve.was_kept() { reserve.is_kept() } else { true };
+            let short_of_room = is_for_freeing || !is_kept();
+            if short_of_room {
+                let (freeing, taking) = batch.into_iter().partition(|job| job.effort() == Effort::Freeing);
+                answer_all(taking, &full());
+                batch = freeing;
+                if batch.is_empty() {
+                    return Ok(None);
+                }
             }
             // Whoever sees the commit must know that it is not on disk yet.
             let durable = batch.iter().any(|job| job.sync() == Sync::Durable);
             let number = self.syncer.as_ref().filter(|_| durable).map(|syncer| syncer.next());
             let Err(failed) = self.run(&mut batch, pace) else {
                 self.counters.committed(batch.len());
+                if short_of_room {
+                    self.give_back();
+                }
                 return Ok(Some(Committed { batch, number }));
             };
             if let (Some(syncer), Some(number)) = (&self.syncer, number) {
@@ -294,6 +320,14 @@ impl Pen {
             }
             match failed {
                 Failed::Busy => return Err(batch),
+                // It is told only if it is found damaged a second time.
+                Failed::One(_, error) | Failed::Whole(error) if looks_damaged(&error) && !read_again => {
+                    read_again = true;
+                }
+                Failed::One(_, error) | Failed::Whole(error) if is_full(&error) && !made_room => {
+                    made_room = true;
+                    self.make_room();
+                }
                 // Nothing of the batch was kept. The one to blame is told; the others go on without it.
                 Failed::One(culprit, error) => {
                     self.circumstances.note(&error);
@@ -329,7 +363,7 @@ impl Pen {
         let conn = self.conn.as_ref();
         let conn = conn.ok_or_else(|| Failed::Whole(Error::unavailable("the store is closed: reopen it")))?;
         let run = |sql: &str| conn.prepare_cached(sql)?.execute([]).map(drop);
-        begin(conn, pace)?;
+        begin(conn, &self.file, pace)?;
         let recent = &mut self.recent;
         let fill_at = (pace == Pace::Whole).then_some(self.file.journal());
         let outcome = self.circumstances.with_env(|env| {
@@ -410,6 +444,10 @@ impl Pen {
                 let moved = self.lock.hold().and_then(|_held| self.conn.as_ref().map_or(Ok(()), |conn| move_log(conn)));
                 if let Err(error) = moved {
                     self.circumstances.note(&error);
+                    // Before the log grows to more than the reserve has room for.
+                    if is_full(&error) {
+                        self.make_room();
+                    }
                 }
                 Moving::At(log + WAL_SOFT)
             }
@@ -441,6 +479,9 @@ impl Pen {
             // What was committed before the failure is not acknowledged by what is synced after it.
             syncer.flush();
         }
+        // What is found at the path now may be another store's, and must be opened as such.
+        self.circumstances.check_files(&self.file)?;
+        self.file.forget_log();
         // Nobody is left now who could still come upon a failure.
         self.checkpointer.close();
         let has_failed = self.circumstances.check_open().is_err();
@@ -487,17 +528,18 @@ impl Pen {
 
 /// Begins a transaction. SQLite is waited for only where there is time: processes that take turns by their lock never keep it
 /// from writing, but other programs may, and whoever moves the whole log into the file.
-fn begin(conn: &Connection, pace: Pace) -> Result<(), Failed> {
+fn begin(conn: &Connection, file: &StoreFile, pace: Pace) -> Result<(), Failed> {
     let whole = |error| Failed::Whole(failure(error, "write"));
     if pace == Pace::Brief {
         conn.busy_timeout(Duration::ZERO).map_err(whole)?;
     }
     let begun = conn.prepare_cached("BEGIN IMMEDIATE").and_then(|mut statement| statement.execute([]).map(drop));
     if pace == Pace::Brief {
-        conn.busy_timeout(BUSY_TIMEOUT).map_err(whole)?;
+        conn.busy_timeout(file.lock_wait()).map_err(whole)?;
     }
     begun.map_err(|error| match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy) if pace == Pace::Brief => Failed::Busy,
+        Some(ErrorCode::DatabaseBusy) => Failed::Whole(file_is_busy(file.path()).with_source(error)),
         _ => whole(error),
     })
 }

@@ -11,7 +11,7 @@ use super::super::engine::{Env, Read};
 use super::file::{Access, StoreFile};
 use super::recent::Recent;
 use super::rows::Rows;
-use super::{Circumstances, Conn, failure};
+use super::{Circumstances, Conn, failure, looks_damaged};
 use crate::{Error, Result};
 
 type Task = Box<dyn FnOnce(Result<&mut Open>, &Circumstances) + Send>;
@@ -114,17 +114,24 @@ impl Readers {
         self.seats.clone()
     }
 
-    pub(super) async fn run<T, F>(&self, reader: F) -> Result<T>
+    pub(super) async fn run<T, F>(&self, mut reader: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
+        F: FnMut(&dyn Read, &Env<'_>) -> Result<T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
         let task: Task = Box::new(move |open, circumstances| {
             if reply.is_closed() {
                 return;
             }
-            let result = open.and_then(|open| in_one_moment(open, circumstances, reader));
+            let result = open.and_then(|open| {
+                let read = in_one_moment(open, circumstances, &mut reader);
+                if read.as_ref().is_err_and(looks_damaged) {
+                    in_one_moment(open, circumstances, &mut reader)
+                } else {
+                    read
+                }
+            });
             let _ = reply.send(result);
         });
         let stopped = || Error::internal("the readers have stopped");
@@ -151,7 +158,7 @@ impl Drop for Readers {
 fn in_one_moment<T>(
     open: &mut Open,
     circumstances: &Circumstances,
-    reader: impl FnOnce(&dyn Read, &Env<'_>) -> Result<T>,
+    reader: &mut impl FnMut(&dyn Read, &Env<'_>) -> Result<T>,
 ) -> Result<T> {
     let tx = open.conn.unchecked_transaction().map_err(|e| failure(e, "read"))?;
     let rows = Rows::open(&tx, &mut open.recent);

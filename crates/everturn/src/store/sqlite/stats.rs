@@ -30,6 +30,9 @@ pub struct SqliteStats {
     pub cache_hits: u64,
     /// States that were not.
     pub cache_misses: u64,
+    /// Turns that run, queues for branches and waits for news that are known here: as many as there are at work, none for
+    /// sessions that are idle.
+    pub entries: u64,
 }
 
 /// The counters behind it.

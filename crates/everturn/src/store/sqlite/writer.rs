@@ -13,9 +13,10 @@ use tokio::sync::oneshot;
 use super::super::engine::{Ctx, Effort, Sync};
 use super::Circumstances;
 use super::checkpoint::Checkpointer;
-use super::file::{PAGE_SIZE, StoreFile, TurnLock};
+use super::file::{PAGE_SIZE, StoreFile};
 use super::inbox::Inbox;
 use super::job::{Job, job};
+use super::lock::TurnLock;
 use super::pen::{Left, Pen};
 use super::readers::Seats;
 use super::stats::{Counters, SqliteStats};
@@ -88,13 +89,14 @@ pub(super) struct Writer {
     log_pages: Arc<AtomicU64>,
     crowded: Arc<AtomicBool>,
     syncer: Option<Arc<Syncer>>,
+    lock: Arc<TurnLock>,
 }
 
 impl Writer {
     pub(super) fn start(
         file: Arc<StoreFile>,
         conn: Connection,
-        lock: TurnLock,
+        lock: Arc<TurnLock>,
         circumstances: Arc<Circumstances>,
         checkpointer: Checkpointer,
     ) -> Result<Self> {
@@ -104,7 +106,7 @@ impl Writer {
             Some(log) => Some(Arc::new(Syncer::start(log, tide.clone(), circumstances.clone(), counters.clone())?)),
             None => None,
         };
-        let pen = Pen::new(file, conn, lock, circumstances, syncer.clone(), checkpointer, counters.clone())?;
+        let pen = Pen::new(file, conn, lock.clone(), circumstances, syncer.clone(), checkpointer, counters.clone())?;
         let (log_pages, crowded) = (pen.log_pages(), pen.crowded());
         let stand = Arc::new(Stand { pen: Mutex::new(pen), wanted: AtomicBool::new(false) });
         let (requests, shared) = (inbox.clone(), stand.clone());
@@ -116,7 +118,7 @@ impl Writer {
                 serve(&shared, &ends.0);
             })
             .map_err(|e| Error::unavailable("the writer thread cannot be started").with_source(e))?;
-        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, crowded, syncer })
+        Ok(Self { inbox, stand, tide, thread: Some(thread), counters, log_pages, crowded, syncer, lock })
     }
 
     /// Waits until all that can be read now is on disk, where it is to be.
@@ -127,6 +129,11 @@ impl Writer {
     /// Whether all that can be read now is on disk, where it is to be.
     pub(super) fn is_settled(&self) -> bool {
         self.tide.is_settled()
+    }
+
+    /// Why writes wait, if another process keeps them from being made.
+    pub(super) fn hindrance(&self) -> Option<Error> {
+        self.lock.hindrance()
     }
 
     pub(super) fn stats(&self) -> SqliteStats {
