@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
@@ -105,6 +105,7 @@ impl Serve {
 
 async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> anyhow::Result<()> {
     ops::raise_file_limit();
+    check_clock(SystemTime::now())?;
     let access = access::open(&config.access, &config.store)?;
     let asks = access.authority.asks();
     let opened = config.store.open(&config)?;
@@ -129,6 +130,15 @@ async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> an
     }
     drop(store);
     writeln!(out, "stopped")?;
+    Ok(())
+}
+
+/// Refuses a clock that is not set yet: HTTP cannot say a date before 1970, and each connection would be cut.
+fn check_clock(now: SystemTime) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        now >= SystemTime::UNIX_EPOCH,
+        "the machine's clock stands before 1970: set it, then start the server"
+    );
     Ok(())
 }
 
@@ -197,4 +207,16 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
             std::process::exit(130);
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_not_set_is_refused() {
+        assert!(check_clock(SystemTime::now()).is_ok());
+        let error = check_clock(SystemTime::UNIX_EPOCH - Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("1970"), "{error}");
+    }
 }
