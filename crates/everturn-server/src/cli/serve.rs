@@ -146,8 +146,9 @@ fn check_clock(now: SystemTime) -> anyhow::Result<()> {
 async fn drop_unused(store: Option<SqliteStore>) {
     loop {
         tokio::time::sleep(UNUSED_AFTER).await;
-        if let Some(store) = &store {
-            store.drop_unused();
+        if let Some(store) = store.clone() {
+            // On a thread that ends soon after: the allocator gives memory back to the system when threads end.
+            let _ = tokio::task::spawn_blocking(move || store.drop_unused()).await;
         }
     }
 }
