@@ -570,3 +570,6 @@ impl Write for Tables {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod damage;

@@ -7,7 +7,8 @@ use super::line::{Interval, find_point, line};
 use super::read::{locate, page_limit};
 use super::rules::NO_LIMIT;
 use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan};
-use super::walk::damaged;
+use super::turns::last_record;
+use super::walk::{damaged, scan_whole, scan_whole_meta};
 use crate::event::Event;
 use crate::store::{Cursor, EventQuery, Page, Voided};
 use crate::turn::RecordKind;
@@ -30,7 +31,7 @@ impl EventReader<'_> {
             (None, Some(turn)) => self.invocation_of(meta, turn)?,
             _ => body.invocation.clone(),
         };
-        let versions = self.versions(meta, &body)?;
+        let versions = versions(self.read, meta, &body)?;
         let count = body.events.len();
         let events = body.events.into_iter().enumerate().map(|(i, mut event)| {
             event.seq = meta.seq + i as u64;
@@ -81,21 +82,36 @@ impl EventReader<'_> {
         })?;
         found.map(|seq| self.read.record(num, seq)).transpose().map(Option::flatten)
     }
+}
 
-    /// The versions that the artifacts a record put were given when its turn completed.
-    fn versions(&self, meta: &RecordMeta, body: &Body) -> Result<BTreeMap<String, u64>> {
-        let mut versions = BTreeMap::new();
-        for change in &body.artifacts {
-            if let ArtifactBody::Put(put) = change
-                && let Some(name) = &put.name
-            {
-                let rows = self.read.artifacts(meta.num, Some(name))?;
-                let mine = rows.into_iter().filter(|row| row.seq == meta.seq);
-                versions.extend(mine.map(|row| (row.name, row.version)));
+/// The versions that the artifacts a record put were given when its turn completed.
+pub(super) fn versions(read: &dyn Read, meta: &RecordMeta, body: &Body) -> Result<BTreeMap<String, u64>> {
+    let mut versions = BTreeMap::new();
+    for change in &body.artifacts {
+        if let ArtifactBody::Put(put) = change
+            && let Some(name) = &put.name
+        {
+            let rows = read.artifacts(meta.num, Some(name))?;
+            let mine = rows.into_iter().rfind(|row| row.seq == meta.seq);
+            if mine.is_none() && is_versioned(read, meta)? {
+                let RecordMeta { seq, num, .. } = meta;
+                let text = format!("the version of {name:?} that record {seq} of session number {num} put is missing");
+                return Err(Error::corrupt(text));
             }
+            versions.extend(mine.map(|row| (row.name, row.version)));
         }
-        Ok(versions)
     }
+    Ok(versions)
+}
+
+/// Whether what a record put must have versions: if it is of a live session, and of an attempt that completed its turn.
+fn is_versioned(read: &dyn Read, meta: &RecordMeta) -> Result<bool> {
+    let completed = match meta.turn {
+        None => true,
+        Some(turn) => last_record(read, meta.num, turn)?
+            .is_some_and(|(end, ..)| end.kind == RecordKind::End && end.attempt == meta.attempt),
+    };
+    Ok(completed && read.session(meta.num)?.is_some_and(|session| !session.deleted))
 }
 
 pub(crate) fn events(read: &dyn Read, query: &EventQuery) -> Result<Page<Event>> {
@@ -162,7 +178,7 @@ fn tail_start(read: &dyn Read, line: &[Interval], tail: usize, voided: Voided) -
             only: Only::All,
             newest_first: true,
         };
-        read.scan(scan, &mut |row: RecordRow| {
+        scan_whole(read, scan, &mut |row: RecordRow| {
             let meta = row.meta;
             if meta.kind == RecordKind::Void && !(last && meta.seq == interval.to) && voided == Voided::Hide {
                 hidden.push(meta);
@@ -206,7 +222,7 @@ fn walk_events(
             only: Only::All,
             newest_first: false,
         };
-        read.scan(scan, &mut |row: RecordRow| {
+        let whole = scan_whole(read, scan, &mut |row: RecordRow| {
             let RecordRow { meta, body } = row;
             let text = decode(&body).map_err(|e| damaged(&meta, e))?;
             let holds_back = voided == Voided::Hide && matches!(meta.kind, RecordKind::Begin | RecordKind::Step);
@@ -228,6 +244,9 @@ fn walk_events(
             }
             Ok(Flow::More)
         })?;
+        if !stopped {
+            whole.reaches(interval.to)?;
+        }
         for (held, text) in open {
             if !stopped && visit(&held, &text).map_err(|e| damaged(&held, e))? == Flow::Stop {
                 stopped = true;
@@ -254,7 +273,7 @@ fn start_of_record(read: &dyn Read, interval: &Interval, after: u64) -> Result<u
         only: Only::All,
         newest_first: true,
     };
-    read.scan_meta(scan, &mut |meta: RecordMeta| {
+    scan_whole_meta(read, scan, &mut |meta: RecordMeta| {
         start = meta.seq;
         Ok(Flow::Stop)
     })?;

@@ -4,6 +4,7 @@ use super::body::Body;
 use super::line::climb;
 use super::rules::is_voided;
 use super::tables::{Flow, Only, Read, RecordRow, Scan, SessionRow};
+use super::walk::scan_whole;
 use crate::message::Message;
 use crate::session::SessionKey;
 use crate::store::{Excerpt, MAX_EXCERPT, Preview};
@@ -35,7 +36,7 @@ fn preview(read: &dyn Read, session: &SessionRow) -> Result<Preview> {
     climb(read, head, &mut |interval| {
         let scan = Scan { newest_first: true, ..Scan::of(&interval) };
         debug_assert_eq!(scan.only, Only::All);
-        read.scan(scan, &mut |row: RecordRow| {
+        scan_whole(read, scan, &mut |row: RecordRow| {
             let shown = row.meta.kind != RecordKind::Void && !is_voided(read, &row.meta, interval.to)?;
             if shown {
                 last = last_message(&Body::decode(&row.body)?);

@@ -3,12 +3,15 @@
 //! The log only grows, so what was there when the export began can be read bit by bit. A fork's line began in other
 //! sessions; what it needs of them goes along.
 
+use std::collections::HashSet;
+
 use super::body::{ArtifactBody, Body, decode};
+use super::events::versions as versions_of;
 use super::fold::load_artifact;
 use super::line::{Interval, line};
-use super::rules::{NO_LIMIT, all_branches, fork_origin, live_session};
+use super::rules::{NO_LIMIT, all_branches, fork_origin, live_session, named_snapshot};
 use super::tables::{Flow, Only, Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow};
-use super::walk::damaged;
+use super::walk::{damaged, scan_whole};
 use crate::json::Json;
 use crate::session::{ForkOrigin, SessionKey};
 use crate::snapshot::{FinishReason, SnapshotStatus};
@@ -30,6 +33,8 @@ struct Lineage {
     origins: Vec<SessionRow>,
     /// What its line has in them, from the root.
     inherited: Vec<Interval>,
+    /// The session's own segments.
+    segments: HashSet<u64>,
 }
 
 impl Lineage {
@@ -49,7 +54,8 @@ impl Lineage {
                 roots.filter(|parent| parent.num != session.num && parent.seq == *seq).min_by_key(|at| at.segment);
             inherited = line(read, root.ok_or_else(|| Error::corrupt("a fork's line begins nowhere"))?)?;
         }
-        Ok(Self { session, origins, inherited })
+        let segments = read.segments(session.num)?.into_iter().map(|segment| segment.id).collect();
+        Ok(Self { session, origins, inherited, segments })
     }
 
     /// 0 for the session itself, 1 for its first origin, and so on.
@@ -103,7 +109,12 @@ fn session_entry(read: &dyn Read, lineage: &Lineage) -> Result<SessionEntry> {
     let branches = all_branches(read, row)?
         .into_iter()
         .map(|branch| Ok(HeadEntry { at: lineage.place(branch.head.place())?, name: branch.name }));
-    let open = read.turns(Some(row.num))?.into_iter().map(|turn| {
+    let running = read.turns(Some(row.num))?;
+    let leases = all_branches(read, row)?.into_iter().filter_map(|branch| branch.head.lease);
+    if let Some(lease) = leases.into_iter().find(|lease| running.iter().all(|turn| turn.begin != *lease)) {
+        return Err(Error::corrupt(format!("turn {lease} of session number {} is missing", row.num)));
+    }
+    let open = running.into_iter().map(|turn| {
         let (begin, attempt, segment) = (turn.begin, turn.attempt, turn.segment);
         Ok(OpenEntry { begin, attempt, start: lineage.place(turn.start)?, segment })
     });
@@ -147,7 +158,7 @@ fn records(read: &dyn Read, lineage: &Lineage, until: u64, mut stretch: u64, mut
         let scan = Scan { from: whole.from.max(after.saturating_add(1)), ..whole };
         let mut full = false;
         if scan.from <= scan.to {
-            read.scan(scan, &mut |row: RecordRow| {
+            let whole = scan_whole(read, scan, &mut |row: RecordRow| {
                 after = row.meta.seq;
                 let entry = record_entry(read, lineage, &row)?;
                 bytes += entry.body.as_str().len() + row.body.len();
@@ -155,6 +166,9 @@ fn records(read: &dyn Read, lineage: &Lineage, until: u64, mut stretch: u64, mut
                 full = entries.len() >= PAGE_RECORDS || bytes >= PAGE_BYTES;
                 Ok(if full { Flow::Stop } else { Flow::More })
             })?;
+            if !full {
+                whole.reaches(scan.to)?;
+            }
         }
         if full {
             let next = Some(Cursor::of('x', &[lineage.session.num, until, stretch, after]));
@@ -174,7 +188,14 @@ fn record_entry(read: &dyn Read, lineage: &Lineage, row: &RecordRow) -> Result<R
     let own = meta.num == lineage.session.num;
     let puts = match meta.kind {
         RecordKind::Admin => Vec::new(),
-        _ => Body::parse(&text)?.artifacts,
+        _ => {
+            if own && !lineage.segments.contains(&meta.segment) {
+                return Err(damaged(meta, Error::corrupt("its segment is missing")));
+            }
+            let body = Body::parse(&text)?;
+            versions_of(read, meta, &body)?;
+            body.artifacts
+        }
     };
     let contents = puts.iter().filter_map(|change| match change {
         ArtifactBody::Put(put) => Some(load_artifact(read, lineage.session.tree, put.digest)),
@@ -199,7 +220,7 @@ fn record_entry(read: &dyn Read, lineage: &Lineage, row: &RecordRow) -> Result<R
 }
 
 fn snapshot_entry(read: &dyn Read, meta: &RecordMeta) -> Result<Option<SnapshotEntry>> {
-    let row = meta.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten();
+    let row = named_snapshot(read, meta)?;
     let Some(mut row) = row.filter(|row| (row.num, row.seq) == (meta.num, meta.seq)) else { return Ok(None) };
     if row.status == SnapshotStatus::Pending {
         // Whoever brings it in cannot go on with its turn.

@@ -1,4 +1,8 @@
 //! From records to state: the one place where a line is added up.
+//!
+//! Invariant: what was added up is what the records said when they were written. Each record keeps counts and digests of the
+//! state after it, and these are compared, so that a record that is missing, changed or out of its place is an error and
+//! never another state.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -11,10 +15,10 @@ use super::line::Interval;
 use super::tables::{Read, RecordMeta};
 use super::walk::walk_while;
 use crate::artifact::Artifact;
-use crate::digest::Digest;
+use crate::digest::{Digest, StateDigests};
 use crate::json::Json;
 use crate::patch::{Document, Patch};
-use crate::state::{PointState, StateArtifact};
+use crate::state::{PointState, StateArtifact, View};
 use crate::turn::RecordKind;
 use crate::{Error, Point, Result, SessionId};
 
@@ -27,6 +31,16 @@ pub(crate) struct Fold {
     artifacts: Option<ArtifactList>,
     /// Messages that are not in the state yet.
     gather: Gather,
+    /// What changed and is compared once it is whole.
+    changed: Changed,
+}
+
+/// The parts of a state that records have changed.
+#[derive(Default)]
+struct Changed {
+    custom: bool,
+    artifacts: bool,
+    view: bool,
 }
 
 /// Artifacts, found by name without going through all.
@@ -71,12 +85,57 @@ impl ArtifactList {
 
 impl Fold {
     pub(crate) fn from(state: PointState) -> Self {
-        Self { state, patches: Vec::new(), artifacts: None, gather: Gather::default() }
+        Self { state, patches: Vec::new(), artifacts: None, gather: Gather::default(), changed: Changed::default() }
     }
 
-    /// Adds one record, given as it is stored.
+    /// Adds one record, given as it is stored. It must follow the one before it: its counts and its chain of messages are
+    /// compared with what comes of adding it.
     pub(crate) fn apply(&mut self, meta: &RecordMeta, text: &str) -> Result<()> {
         let body = FoldBody::parse(text)?;
+        self.check_follows(meta, &body)?;
+        self.add(meta, body);
+        Ok(())
+    }
+
+    /// Adds one record whose digests are not known yet.
+    pub(crate) fn apply_unchecked(&mut self, meta: &RecordMeta, text: &str) -> Result<()> {
+        self.add(meta, FoldBody::parse(text)?);
+        Ok(())
+    }
+
+    fn check_follows(&mut self, meta: &RecordMeta, body: &FoldBody<'_>) -> Result<()> {
+        let (before, tip) = (&self.state.tip, &meta.tip);
+        let (mut chain, mut messages) = (before.digests.chain, before.messages);
+        let mut spliced: &[&str] = &[];
+        if let Some(splice) = &body.splice {
+            self.gather.settle(&mut self.state.messages);
+            let keep = usize::try_from(splice.keep).ok().filter(|keep| *keep <= self.state.messages.len());
+            let keep = keep.ok_or_else(|| Error::corrupt("it keeps more messages than there are"))?;
+            (chain, messages) = (self.state.messages.chain_at(keep)?, splice.keep);
+            spliced = &splice.messages;
+        }
+        for text in spliced.iter().chain(&body.messages) {
+            chain = chain.chain(Digest::of_json_text(text)?);
+            messages += 1;
+        }
+        let same = |part: fn(&StateDigests) -> Digest| part(&before.digests) == part(&tip.digests);
+        let holds = messages == tip.messages
+            && chain == tip.digests.chain
+            && tip.turns == before.turns + u64::from(meta.kind == RecordKind::End)
+            && tip.index == before.index + u64::from(meta.event.is_some())
+            && (body.custom.is_some() || same(|digests| digests.custom))
+            && (!body.artifacts.is_empty() || same(|digests| digests.artifacts))
+            && (body.view.is_some() || same(|digests| digests.view));
+        if !holds {
+            return Err(Error::corrupt("what comes before it is not what it was written after"));
+        }
+        self.changed.custom |= body.custom.is_some();
+        self.changed.artifacts |= !body.artifacts.is_empty();
+        self.changed.view |= body.view.is_some();
+        Ok(())
+    }
+
+    fn add(&mut self, meta: &RecordMeta, body: FoldBody<'_>) {
         let (state, gather) = (&mut self.state, &mut self.gather);
         if let Some(splice) = body.splice {
             gather.settle(&mut state.messages);
@@ -98,7 +157,6 @@ impl Fold {
             }
         }
         self.stand_after(meta, body.artifacts, body.view);
-        Ok(())
     }
 
     /// Adds one record that was just written, sharing its messages. The custom state after it is given as a whole, if
@@ -146,7 +204,7 @@ impl Fold {
             }
             self.state.custom = Some(document.into_json().ok_or_else(broken)?);
         }
-        if let Some(artifacts) = self.artifacts {
+        if let Some(artifacts) = self.artifacts.take() {
             let artifacts = artifacts.items.into_iter().flatten().map(|(digest, known)| {
                 let content = match known {
                     Some(content) => content,
@@ -155,9 +213,29 @@ impl Fold {
                 Ok(StateArtifact { digest, content })
             });
             self.state.artifacts = Arc::new(artifacts.collect::<Result<Vec<_>>>()?);
+            if self.changed.artifacts && self.state.artifacts_digest() != self.state.tip.digests.artifacts {
+                return Err(self.wrong("artifacts are"));
+            }
+        }
+        if self.changed.custom {
+            let custom = self.state.custom.as_ref().map_or(Ok(Digest::ABSENT), Digest::of_json)?;
+            if custom != self.state.tip.digests.custom {
+                return Err(self.wrong("custom state is"));
+            }
+        }
+        if self.changed.view && of_view(self.state.view.as_deref())? != self.state.tip.digests.view {
+            return Err(self.wrong("view is"));
         }
         Ok(self.state)
     }
+
+    fn wrong(&self, what: &str) -> Error {
+        Error::corrupt(format!("record {} is damaged: the {what} not what it was written with", self.state.point))
+    }
+}
+
+pub(crate) fn of_view(view: Option<&View>) -> Result<Digest> {
+    view.map_or(Ok(Digest::ABSENT), |view| Digest::of_json(&Json::written(view)?))
 }
 
 /// The list of artifact digests after some changes, for preparing a record.
@@ -217,8 +295,12 @@ pub(crate) fn load_artifact(read: &dyn Read, tree: u64, digest: Digest) -> Resul
     let bytes = read
         .blob(tree, digest)?
         .ok_or_else(|| Error::corrupt(format!("the content {digest} of an artifact is missing")))?;
-    serde_json::from_str(&decode(&bytes)?)
-        .map_err(|e| Error::corrupt(format!("the content {digest} of an artifact is damaged")).with_source(e))
+    let damaged = || Error::corrupt(format!("the content {digest} of an artifact is damaged"));
+    let text = decode(&bytes).map_err(|e| damaged().with_source(e))?;
+    if Digest::of_json_text(&text)? != digest {
+        return Err(damaged());
+    }
+    serde_json::from_str(&text).map_err(|e| damaged().with_source(e))
 }
 
 /// Names the session a state belongs to: a fork's state is its own, though its line began elsewhere.

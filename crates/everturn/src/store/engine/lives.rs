@@ -8,7 +8,7 @@ use crate::aside::{away, is_large};
 use crate::session::{SessionKey, SessionRecord};
 use crate::store::{BranchChange, CreateSession, ForkSession, ImportSession, Purged, UpdateSession};
 use crate::turn::Changes;
-use crate::{Error, ErrorKind, Result, SessionId, SnapshotId};
+use crate::{ErrorKind, Result, SessionId, SnapshotId};
 
 /// Records removed in one go while a deleted session is reclaimed, so that turns need not wait long.
 const RECLAIM_SLICE: usize = 256;

@@ -42,6 +42,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(test)]
+pub(crate) use body::encode;
 pub(crate) use body::{put_varint, take_varint};
 pub(crate) use line::Interval;
 pub(crate) use read::members;
@@ -204,7 +206,7 @@ impl<B: Backend> Engine<B> {
         }))
     }
 
-    #[cfg(feature = "sqlite")]
+    #[cfg(any(test, feature = "sqlite"))]
     pub(crate) fn backend(&self) -> &B {
         &self.0.backend
     }

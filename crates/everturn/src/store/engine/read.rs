@@ -9,7 +9,7 @@ use super::line::{climb, find_point};
 use super::rules::{Env, NO_LIMIT, head_of, is_voided, live_session};
 use super::tables::{ArtifactRow, Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use super::turns::ended;
-use super::walk::damaged;
+use super::walk::{damaged, scan_whole, scan_whole_meta};
 use crate::artifact::ArtifactVersion;
 use crate::json::Json;
 use crate::session::SessionKey;
@@ -87,11 +87,14 @@ pub(crate) fn records(read: &dyn Read, query: &RecordQuery) -> Result<Page<Recor
         only: Only::All,
         newest_first: false,
     };
-    read.scan(scan, &mut |row: RecordRow| {
+    let whole = scan_whole(read, scan, &mut |row: RecordRow| {
         rows.push(row);
         Ok(if rows.len() > limit { Flow::Stop } else { Flow::More })
     })?;
     let more = rows.len() > limit;
+    if !more && scan.from < session.next_seq {
+        whole.reaches(session.next_seq - 1)?;
+    }
     rows.truncate(limit);
     let next = rows.last().filter(|_| more).map(|row| Cursor::of('r', &[row.meta.seq]));
     let items = rows.into_iter().map(|row| record(read, row)).collect::<Result<_>>()?;
@@ -178,7 +181,7 @@ pub(crate) fn turn(read: &dyn Read, env: &Env<'_>, id: TurnId) -> Result<Option<
     let mut tools = Vec::new();
     let mut attempt = 1;
     let scan = Scan { num: id.session, from: id.begin, to: last, segment: None, only: Only::All, newest_first: false };
-    read.scan(scan, &mut |record: RecordRow| {
+    scan_whole(read, scan, &mut |record: RecordRow| {
         if record.meta.turn == Some(id.begin) {
             attempt = attempt.max(record.meta.attempt);
             let body = Body::decode(&record.body).map_err(|e| damaged(&record.meta, e))?;
@@ -217,7 +220,7 @@ pub(crate) fn preceding(read: &dyn Read, begin: &RecordMeta) -> Result<Option<Re
             only: Only::All,
             newest_first: true,
         };
-        read.scan_meta(scan, &mut |meta: RecordMeta| {
+        scan_whole_meta(read, scan, &mut |meta: RecordMeta| {
             let earlier = meta.seq < begin.seq || meta.segment != begin.segment;
             if earlier && meta.kind != RecordKind::Void && !is_voided(read, &meta, interval.to)? {
                 from = Some(meta);

@@ -9,6 +9,7 @@ use super::tables::{
     ArtifactRow, Beat, BranchRow, Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, Scan, SessionRow,
     SnapshotRow, TurnRow, Write,
 };
+use super::walk::scan_whole_meta;
 use crate::digest::Digest;
 use crate::session::{Branch, ForkOrigin, SessionKey, SessionRecord, SessionStatus};
 use crate::snapshot::{SnapshotEvent, SnapshotStatus};
@@ -163,12 +164,19 @@ pub(crate) fn nearest_snapshot(
             num: interval.num,
             from: interval.from,
             to: interval.to,
-            segment: Some(interval.segment),
+            // Looked at below: a record that says otherwise than what finds it is to be noticed.
+            segment: None,
             only: Only::Snapshots,
             newest_first: true,
         };
         read.scan_meta(scan, &mut |meta: RecordMeta| {
-            let row = meta.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten();
+            if meta.segment != interval.segment {
+                return Ok(Flow::More);
+            }
+            let row = match meta.num == asking.num {
+                true => named_snapshot(read, &meta)?,
+                false => meta.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten(),
+            };
             found = row.filter(|row| row.num == meta.num && row.seq == meta.seq && accept(row, &meta));
             if found.is_some() && is_voided(read, &meta, interval.to)? {
                 found = None;
@@ -185,6 +193,16 @@ pub(crate) fn nearest_snapshot(
     Ok(found)
 }
 
+/// The snapshot that a record of a live session names, which may meanwhile stand at another one.
+pub(crate) fn named_snapshot(read: &dyn Read, meta: &RecordMeta) -> Result<Option<SnapshotRow>> {
+    let Some(id) = meta.snapshot else { return Ok(None) };
+    let missing = || {
+        let RecordMeta { seq, num, .. } = meta;
+        Error::corrupt(format!("snapshot {id} of record {seq} of session number {num} is missing"))
+    };
+    read.snapshot(id)?.ok_or_else(missing).map(Some)
+}
+
 /// Whether a record is hidden from a later point of its segment: its attempt at a turn was voided by then.
 pub(crate) fn is_voided(read: &dyn Read, meta: &RecordMeta, by: u64) -> Result<bool> {
     if !matches!(meta.kind, RecordKind::Begin | RecordKind::Step) {
@@ -199,7 +217,7 @@ pub(crate) fn is_voided(read: &dyn Read, meta: &RecordMeta, by: u64) -> Result<b
         only: Only::All,
         newest_first: false,
     };
-    read.scan_meta(scan, &mut |later: RecordMeta| {
+    scan_whole_meta(read, scan, &mut |later: RecordMeta| {
         voided = later.voids(meta);
         let ended = later.kind == RecordKind::End && later.turn == meta.turn;
         Ok(if voided || ended { Flow::Stop } else { Flow::More })

@@ -3,11 +3,11 @@
 use super::line::Lines;
 use super::line::find_point;
 use super::read::page_limit;
-use super::rules::{Env, NO_LIMIT, all_branches, live_session, nearest_snapshot};
+use super::rules::{Env, NO_LIMIT, all_branches, live_session, named_snapshot, nearest_snapshot};
 use super::tables::{Flow, Only, Read, RecordMeta, Scan, SessionRow, SnapshotRow};
 use crate::snapshot::{Snapshot, SnapshotStatus};
 use crate::store::{Cursor, ListSnapshots, Orphans, Page, SnapshotOrder, SnapshotRef};
-use crate::{Point, Result};
+use crate::{Error, Point, Result};
 
 pub(crate) fn snapshot(read: &dyn Read, env: &Env<'_>, which: &SnapshotRef) -> Result<Option<Snapshot>> {
     let row = match which {
@@ -88,7 +88,10 @@ pub(crate) fn show_snapshot(
         SnapshotStatus::Pending => false,
         _ => match read.meta(row.num, row.seq)? {
             Some(meta) => !lines.hold(read, &meta)?,
-            None => true,
+            None => {
+                let (seq, num) = (row.seq, row.num);
+                return Err(Error::corrupt(format!("record {seq} of session number {num}, a snapshot's, is missing")));
+            }
         },
     };
     Ok(Snapshot {
@@ -127,9 +130,7 @@ pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -
     let mut more = false;
     let scan = Scan { num: session.num, from, to, segment: None, only: Only::Snapshots, newest_first };
     read.scan_meta(scan, &mut |meta: RecordMeta| {
-        let Some(row) = meta.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten() else {
-            return Ok(Flow::More);
-        };
+        let Some(row) = named_snapshot(read, &meta)? else { return Ok(Flow::More) };
         if row.num != meta.num || row.seq != meta.seq {
             return Ok(Flow::More);
         }

@@ -326,8 +326,16 @@ pub(crate) enum Flow {
     Stop,
 }
 
-/// Reading what is kept.
+/// Is told of damage: the session's number and the record's, where they are known, and what is wrong.
+pub(crate) type Damaged<'a> = &'a mut dyn FnMut(Option<(u64, u64)>, String);
+
+/// Reading what is kept. A row is given as it was written; one that is not is `Corrupt`.
 pub(crate) trait Read {
+    /// Reads every row, and tells of each that is not as it was written or belongs to no session.
+    fn check_rows(&self, _: Damaged<'_>) -> Result<()> {
+        Ok(())
+    }
+
     /// The live session under a key.
     fn find_session(&self, key: &SessionKey) -> Result<Option<SessionRow>>;
     /// The session with a number, deleted or not.

@@ -6,13 +6,13 @@ use super::body::Body;
 use super::excerpt::shortened;
 use super::line::Lines;
 use super::read::{page_limit, preceding, turn_status};
-use super::rules::{Env, NO_LIMIT, all_branches, live_session};
+use super::rules::{Env, NO_LIMIT, all_branches, live_session, named_snapshot};
 use super::tables::{BranchRow, Flow, Only, Read, RecordMeta, RecordRow, Scan};
-use super::walk::damaged;
+use super::walk::{damaged, scan_whole};
 use crate::message::Role;
 use crate::store::{Cursor, NodeKind, NodeSnapshot, TreeNode, TreePage, TreeQuery};
 use crate::turn::{RecordKind, TurnStatus};
-use crate::{Point, Result, TurnId};
+use crate::{Error, Point, Result, TurnId};
 
 /// Snapshots that one node lists; a turn with more of them shows its first ones and its last.
 const MAX_SNAPSHOTS: usize = 100;
@@ -49,7 +49,14 @@ pub(crate) fn tree(read: &dyn Read, env: &Env<'_>, query: &TreeQuery) -> Result<
         only: Only::All,
         newest_first: false,
     };
-    read.scan(scan, &mut |row: RecordRow| growing.add(&row))?;
+    let whole = scan_whole(read, scan, &mut |row: RecordRow| growing.add(&row))?;
+    if !growing.more && scan.from < session.next_seq {
+        whole.reaches(session.next_seq - 1)?;
+    }
+    if let Some(turn) = growing.open.iter().next() {
+        let num = session.num;
+        return Err(Error::corrupt(format!("turn {turn} of session number {num} has neither ended nor is it running")));
+    }
     let next = growing.nodes.last().filter(|_| growing.more).map(|node| Cursor::of('t', &[node.begin.seq()]));
     let nodes = growing.nodes;
     Ok(TreePage { nodes, next, last: session.next_seq - 1 })
@@ -149,7 +156,7 @@ impl Growing<'_> {
         if meta.kind == RecordKind::Edit && body.view.is_some() && node.kind == NodeKind::Edit {
             node.kind = NodeKind::Compaction;
         }
-        let row = meta.snapshot.map(|id| read.snapshot(id)).transpose()?.flatten();
+        let row = named_snapshot(read, meta)?;
         if let Some(row) = row.filter(|row| (row.num, row.seq) == (meta.num, meta.seq)) {
             if node.snapshots.len() == MAX_SNAPSHOTS {
                 node.snapshots.pop();

@@ -5,6 +5,7 @@ use super::line::Lines;
 use super::prepare::Prepared;
 use super::rules::{Ctx, NO_LIMIT, NewRecord, Step, all_branches, head_of, nearest_snapshot, snapshot_row};
 use super::tables::{Flow, Head, Only, Place, PutArtifact, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
+use super::walk::scan_whole;
 use crate::snapshot::{FinishReason, SnapshotEvent, SnapshotStatus};
 use crate::state::Tip;
 use crate::store::{Detach, EndTurn, StepTurn, TurnRef};
@@ -51,7 +52,7 @@ pub(crate) fn ended(read: &dyn Read, session: &SessionRow, begin: u64) -> Result
 pub(crate) fn last_record(read: &dyn Read, num: u64, begin: u64) -> Result<Option<(RecordMeta, EndStatus, Outcome)>> {
     let mut found = None;
     let scan = Scan { num, from: begin, to: NO_LIMIT, segment: None, only: Only::All, newest_first: false };
-    read.scan(scan, &mut |row: RecordRow| {
+    scan_whole(read, scan, &mut |row: RecordRow| {
         if row.meta.turn != Some(begin) || !matches!(row.meta.kind, RecordKind::End | RecordKind::Void) {
             return Ok(Flow::More);
         }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::body::decode_into;
 use super::line::Interval;
-use super::tables::{Read, RecordMeta};
+use super::rules::NO_LIMIT;
+use super::tables::{Flow, Read, RecordMeta, RecordRow, Scan, Visit};
 use crate::turn::RecordKind;
 use crate::{Error, ErrorKind, Result};
 
@@ -128,6 +129,87 @@ impl Batch {
             shown.map_err(|e| damaged(meta, e))?;
         }
         Ok(())
+    }
+}
+
+/// Scans so that a record that is missing is an error: a session's numbers have no gap. Records of other segments are read to
+/// see that, and not shown.
+pub(super) fn scan_whole<'a>(read: &'a dyn Read, scan: Scan, visit: Visit<'_, RecordRow>) -> Result<Whole<'a>> {
+    let mut whole = Whole { read, scan, last: None };
+    read.scan(Scan { segment: None, ..scan }, &mut |row: RecordRow| match whole.see(&row.meta)? {
+        true => visit(row),
+        false => Ok(Flow::More),
+    })?;
+    Ok(whole)
+}
+
+/// The same without bodies.
+pub(super) fn scan_whole_meta<'a>(read: &'a dyn Read, scan: Scan, visit: Visit<'_, RecordMeta>) -> Result<Whole<'a>> {
+    let mut whole = Whole { read, scan, last: None };
+    read.scan_meta(Scan { segment: None, ..scan }, &mut |meta: RecordMeta| match whole.see(&meta)? {
+        true => visit(meta),
+        false => Ok(Flow::More),
+    })?;
+    Ok(whole)
+}
+
+/// What a scan has seen.
+pub(super) struct Whole<'a> {
+    read: &'a dyn Read,
+    scan: Scan,
+    /// The last record: its number, and how many it takes.
+    last: Option<(u64, u64)>,
+}
+
+impl Whole<'_> {
+    /// Whether a record is one that is to be shown.
+    fn see(&mut self, meta: &RecordMeta) -> Result<bool> {
+        let end = meta.seq + meta.width;
+        match (self.last, self.scan.newest_first) {
+            (None, false) if meta.seq > self.scan.from => self.begins_at(meta.seq)?,
+            (Some((seq, width)), false) if meta.seq != seq + width => self.missing(seq + width)?,
+            (Some((seq, _)), true) if end != seq => self.missing(end)?,
+            (None, true) if self.scan.to != NO_LIMIT && end <= self.scan.to => self.missing(end)?,
+            _ => {}
+        }
+        self.last = Some((meta.seq, meta.width));
+        Ok(self.scan.segment.is_none_or(|segment| segment == meta.segment))
+    }
+
+    /// What comes before the first record must end right before it.
+    fn begins_at(&self, first: u64) -> Result<()> {
+        let mut end = None;
+        let scan = Scan { from: 0, to: first - 1, segment: None, newest_first: true, ..self.scan };
+        self.read.scan_meta(scan, &mut |meta: RecordMeta| {
+            end = Some(meta.seq + meta.width);
+            Ok(Flow::Stop)
+        })?;
+        match end {
+            Some(end) if end != first => self.missing(end),
+            // A fork counts on from where it was made.
+            None if first != 1 && self.read.session(self.scan.num)?.is_some_and(|row| row.forked.is_none()) => {
+                self.missing(1)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// For a scan that was not stopped: the last record must be the one that has this number.
+    pub(super) fn reaches(&self, seq: u64) -> Result<()> {
+        match self.last {
+            Some((last, width)) if last <= seq && seq < last + width => Ok(()),
+            Some((last, width)) => self.missing(last + width),
+            None => self.missing(seq),
+        }
+    }
+
+    /// Of a session that is deleted, only what forks need may be left.
+    fn missing(&self, seq: u64) -> Result<()> {
+        let num = self.scan.num;
+        match self.read.session(num)?.is_some_and(|session| !session.deleted) {
+            true => Err(Error::corrupt(format!("record {seq} of session number {num} is missing"))),
+            false => Ok(()),
+        }
     }
 }
 

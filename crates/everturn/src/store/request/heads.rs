@@ -159,10 +159,13 @@ pub enum WatchTarget {
 /// What to verify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyScope {
-    /// Every session.
+    /// Every session, and what is beside them.
     All,
     /// One session.
     Session(SessionKey),
+    /// What is beside the sessions: rows that belong to none, rows that are not as they were written, and the file itself.
+    /// Every row is read, but none is compared with what others add up to.
+    Rows,
 }
 
 /// What a verification found.
@@ -174,16 +177,48 @@ pub struct Verified {
     pub records: u64,
     /// Snapshots whose digests were recomputed.
     pub snapshots: u64,
-    /// The first damaged record, if there is one.
+    /// The first damage, if there is any.
     pub damage: Option<Damage>,
+    /// The first damages, [`MAX_DAMAGES`] at most.
+    pub damages: Vec<Damage>,
+    /// How many damages there are.
+    pub damaged: u64,
 }
 
-/// A damaged record.
+/// The most damages that are told one by one.
+pub const MAX_DAMAGES: usize = 100;
+
+impl Verified {
+    /// Takes in what else was verified.
+    pub fn add(&mut self, other: Self) {
+        self.sessions += other.sessions;
+        self.records += other.records;
+        self.snapshots += other.snapshots;
+        self.damaged += other.damaged;
+        self.damage = self.damage.take().or(other.damage);
+        let room = MAX_DAMAGES.saturating_sub(self.damages.len());
+        self.damages.extend(other.damages.into_iter().take(room));
+    }
+
+    /// One damage that is not one record's.
+    #[must_use]
+    pub fn of_damage(session: Option<SessionKey>, what: String) -> Self {
+        let mut found = Self::default();
+        found.found(Damage { session, point: Point::new(0), what });
+        found
+    }
+
+    pub(crate) fn found(&mut self, damage: Damage) {
+        self.add(Self { damage: Some(damage.clone()), damages: vec![damage], damaged: 1, ..Self::default() });
+    }
+}
+
+/// Something that is damaged: a record, where it is known which.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Its session.
-    pub session: SessionKey,
-    /// The record.
+    /// Its session; nothing for what belongs to none.
+    pub session: Option<SessionKey>,
+    /// The record; 0 for what is not one record.
     pub point: Point,
     /// What is wrong with it.
     pub what: String,

@@ -10,6 +10,7 @@ use super::super::engine::{
     put_varint, take_varint,
 };
 use super::failure;
+use super::sum::{Sum, sum_of_columns};
 use crate::digest::{Digest, StateDigests};
 use crate::json::Json;
 use crate::session::SessionKey;
@@ -208,6 +209,9 @@ pub(super) fn segment(row: &Row<'_>) -> Result<SegmentRow> {
 }
 
 pub(super) fn pack_meta(row: &Row<'_>) -> Result<PackMeta> {
+    if !sum_of_columns(row, 6)? {
+        return Err(damaged("a stream"));
+    }
     let mut columns = Columns { row, next: 0 };
     Ok(PackMeta {
         num: columns.uint()?,
@@ -268,6 +272,7 @@ fn optional_stored<T: Stored>(row: &Row<'_>, name: &str) -> Result<Option<T>> {
 
 /// Columns by place, not by name: this is read once for each record of a line.
 pub(super) fn meta(row: &Row<'_>) -> Result<RecordMeta> {
+    check_meta(row)?;
     let get = |i: usize| row.get::<_, Uint>(i).map(|value| value.0).map_err(|e| failure(e, "read"));
     let kind: i64 = row.get(3).map_err(|e| failure(e, "read"))?;
     let turn: Option<Uint> = row.get(4).map_err(|e| failure(e, "read"))?;
@@ -296,9 +301,44 @@ pub(super) fn meta(row: &Row<'_>) -> Result<RecordMeta> {
     })
 }
 
+/// Where a record's sums are among its columns, and its body.
+const BODY_SUM: usize = 11;
+const RECORD_SUM: usize = 12;
+const BODY: usize = 13;
+
+fn named_record(row: &Row<'_>) -> String {
+    let number = |at| row.get::<_, i64>(at).unwrap_or(-1);
+    format!("record {} of session number {}", number(1), number(0))
+}
+
+/// A place may have no record, or one that says otherwise.
+fn check_meta(row: &Row<'_>) -> Result<()> {
+    if row.get_ref(RECORD_SUM).map_err(|e| failure(e, "read"))? == ValueRef::Null {
+        return Err(damaged(&format!("{}, or what finds it,", named_record(row))));
+    }
+    match sum_of_columns(row, RECORD_SUM)? {
+        true => Ok(()),
+        false => Err(damaged(&named_record(row))),
+    }
+}
+
 /// A record's body, lent until the next row is asked for.
 pub(super) fn packed<'r>(row: &'r Row<'_>) -> Result<&'r [u8]> {
-    row.get_ref(11).map_err(|e| failure(e, "read"))?.as_blob().map_err(|_| damaged("a record"))
+    let damaged = || damaged(&named_record(row));
+    let value = row.get_ref(BODY).map_err(|e| failure(e, "read"))?;
+    let sum: i64 = row.get(BODY_SUM).map_err(|e| failure(e, "read"))?;
+    if sum != Sum::of([value]) {
+        return Err(damaged());
+    }
+    value.as_blob().map_err(|_| damaged())
+}
+
+/// The body alone, with its sum behind it.
+pub(super) fn body(row: &Row<'_>) -> Result<Vec<u8>> {
+    let value = row.get_ref(0).map_err(|e| failure(e, "read"))?;
+    let sum: i64 = row.get(1).map_err(|e| failure(e, "read"))?;
+    let body = value.as_blob().ok().filter(|_| sum == Sum::of([value]));
+    body.map(<[u8]>::to_vec).ok_or_else(|| damaged("a record"))
 }
 
 pub(super) fn record(row: &Row<'_>) -> Result<RecordRow> {

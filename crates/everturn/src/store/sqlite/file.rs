@@ -16,13 +16,14 @@ use super::log::{Log, SyncWith};
 use super::owner::open_private;
 use super::reserve::{AllocateWith, Reserve, allocate};
 use super::rows::begin_journal;
+use super::sql::add_functions;
 use super::{Durability, failure};
 use crate::{Error, Result};
 
 /// "EvTn": what marks a SQLite file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x4576_546e;
 /// What the file's format is called; raised with each migration.
-const FORMAT: i32 = 4;
+const FORMAT: i32 = 5;
 /// Before this, SQLite could corrupt a file when its log was reset under another process.
 const OLDEST_SQLITE: i32 = 3_051_003;
 pub(super) const PAGE_SIZE: u32 = 4096;
@@ -32,9 +33,10 @@ const MIGRATIONS: [&str; FORMAT as usize] = [
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
 ];
-/// The format that keeps the journal in slots.
-const SLOTS: usize = 4;
+/// A format that no release has written: its journal cannot be read.
+const UNRELEASED: i32 = 4;
 
 #[derive(Debug)]
 pub(super) struct StoreFile {
@@ -316,6 +318,7 @@ impl StoreFile {
         let setup = || -> rusqlite::Result<()> {
             conn.busy_timeout(self.lock_wait)?;
             conn.set_prepared_statement_cache_capacity(128);
+            add_functions(&conn)?;
             // Otherwise each new range of numbers has its statement planned anew.
             conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
             match access {
@@ -383,14 +386,20 @@ impl StoreFile {
         if format > FORMAT {
             return Err(newer(&self.path, format));
         }
+        if format == UNRELEASED {
+            return Err(Error::unsupported(format!(
+                "{} has format {format}, which no release has written: export its sessions with the program that made it",
+                self.path.display()
+            )));
+        }
         for (step, sql) in MIGRATIONS.iter().enumerate().skip(usize::try_from(format).unwrap_or(0)) {
             if format > 0 {
                 tracing::info!(to = step + 1, "migrating the store's file");
             }
             tx.execute_batch(&terse(sql)).map_err(|e| failure(e, "migrate"))?;
-            if step + 1 == SLOTS {
-                begin_journal(&tx)?;
-            }
+        }
+        if format < FORMAT {
+            begin_journal(&tx)?;
         }
         tx.pragma_update(None, "application_id", APPLICATION_ID).map_err(|e| failure(e, "migrate"))?;
         tx.pragma_update(None, "user_version", FORMAT).map_err(|e| failure(e, "migrate"))?;

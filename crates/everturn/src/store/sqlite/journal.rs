@@ -15,8 +15,9 @@ use crate::store::engine::{put_varint, take_varint};
 
 /// Bytes of a slot: with what SQLite adds to a row, what fits into a page without going on in another.
 pub(super) const SLOT: usize = 4056;
-/// Of those, the lap's number and how many bytes of it follow.
-const HEAD: usize = 10;
+/// Of those, the lap's number, how many bytes of it follow, and a checksum of both and them.
+const HEAD: usize = 14;
+const SUM: std::ops::Range<usize> = 10..HEAD;
 /// Slots that are kept for the next lap. One that needed more gives them back.
 pub(super) const KEPT: u64 = 64;
 
@@ -72,11 +73,14 @@ impl Journal {
         while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
             let at = row.get::<_, Uint>(0).map_err(|e| failure(e, "read"))?.0;
             let content = row_content(row, 1)?;
-            if at != expected || lap_of(content) != self.lap {
+            if lap_of(content) != self.lap {
                 break;
             }
+            if at != expected {
+                return Err(damaged("the journal"));
+            }
             let known = if at == self.slot { self.used } else { 0 };
-            let used = usize::from(u16::from_le_bytes([content[8], content[9]]));
+            let used = used_of(content);
             fresh.extend_from_slice(content[HEAD..].get(known..used).ok_or_else(|| damaged("the journal"))?);
             (self.slot, self.used) = (at, used);
             self.content.clear();
@@ -106,7 +110,9 @@ impl Journal {
             let (now, rest) = bytes.split_at(bytes.len().min(SLOT - HEAD - self.used));
             self.content[HEAD + self.used..][..now.len()].copy_from_slice(now);
             self.used += now.len();
-            self.content[8..HEAD].copy_from_slice(&(self.used as u16).to_le_bytes());
+            self.content[8..SUM.start].copy_from_slice(&(self.used as u16).to_le_bytes());
+            let sum = sum_of(&self.content).unwrap_or(0);
+            self.content[SUM].copy_from_slice(&sum.to_le_bytes());
             put(self.slot, &self.content)?;
             bytes = rest;
         }
@@ -121,10 +127,23 @@ impl Journal {
     }
 }
 
-/// A slot's content, of the right length.
+/// A slot's content as it was written, also one that an earlier lap left.
 fn row_content<'r>(row: &'r rusqlite::Row<'_>, column: usize) -> Result<&'r [u8]> {
     let content = row.get_ref(column).ok().and_then(|value| value.as_blob().ok());
-    content.filter(|content| content.len() == SLOT).ok_or_else(|| damaged("the journal"))
+    let sound =
+        |content: &&[u8]| content.len() == SLOT && sum_of(content).is_some_and(|sum| content[SUM] == sum.to_le_bytes());
+    content.filter(sound).ok_or_else(|| damaged("the journal"))
+}
+
+fn used_of(content: &[u8]) -> usize {
+    usize::from(u16::from_le_bytes([content[8], content[9]]))
+}
+
+fn sum_of(content: &[u8]) -> Option<u32> {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&content[..SUM.start]);
+    sum.update(content[HEAD..].get(..used_of(content))?);
+    Some(sum.finalize())
 }
 
 fn lap_of(content: &[u8]) -> u64 {

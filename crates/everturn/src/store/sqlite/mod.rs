@@ -24,6 +24,7 @@ mod reserve;
 mod rows;
 mod sql;
 mod stats;
+mod sum;
 mod syncer;
 mod writer;
 
@@ -466,7 +467,16 @@ impl Backend for Sqlite {
 
 /// What SQLite said, as the caller needs to know it.
 fn failure(error: rusqlite::Error, doing: &str) -> Error {
-    use rusqlite::ErrorCode;
+    use rusqlite::{Error as Sqlite, ErrorCode};
+    if matches!(
+        error,
+        Sqlite::InvalidColumnType(..)
+            | Sqlite::IntegralValueOutOfRange(..)
+            | Sqlite::FromSqlConversionFailure(..)
+            | Sqlite::Utf8Error(..)
+    ) {
+        return codec::damaged("a row").with_source(error);
+    }
     let code = error.sqlite_error_code();
     if code == Some(ErrorCode::SystemIoFailure) && !is_of_reading(&error) {
         return Error::disk_failed(doing).with_source(error);

@@ -184,7 +184,7 @@ impl Recent {
 
     fn read_records(&mut self, sql: &Sql<'_>, after: u64) -> Result<()> {
         for (pos, meta) in sql.all("records_after", [codec::int(after)], |row| {
-            Ok((row.get::<_, Uint>(11).map_err(|e| failure(e, "read"))?.0, codec::meta(row)?))
+            Ok((row.get::<_, Uint>(13).map_err(|e| failure(e, "read"))?.0, codec::meta(row)?))
         })? {
             self.records.insert((meta.num, meta.seq), (pos, meta));
         }

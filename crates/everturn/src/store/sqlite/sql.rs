@@ -4,11 +4,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension, Params, Row};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension, Params, Row};
 
 use super::super::engine::Flow;
-use super::codec::Uint;
+use super::codec::{self, Uint};
 use super::failure;
+use super::sum::{Sum, check_sum};
 use crate::Result;
 
 /// The statements of `queries.sql` by name.
@@ -30,7 +32,11 @@ impl<'c> Sql<'c> {
     pub(super) fn statement(&self, name: &str) -> Result<CachedStatement<'c>> {
         let sql = QUERIES.get(name).copied().unwrap_or("");
         debug_assert!(!sql.is_empty(), "no statement is called {name}");
-        self.0.prepare_cached(sql).map_err(|e| failure(e, "read"))
+        self.0.prepare_cached(sql).map_err(|e| match e.sqlite_error_code() {
+            // All of them are right for the tables as they should be.
+            Some(ErrorCode::Unknown) => codec::damaged("what describes the tables").with_source(e),
+            _ => failure(e, "read"),
+        })
     }
 
     pub(super) fn one<T>(
@@ -41,7 +47,7 @@ impl<'c> Sql<'c> {
     ) -> Result<Option<T>> {
         let mut statement = self.statement(name)?;
         let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
-        rows.next().map_err(|e| failure(e, "read"))?.map(read).transpose()
+        rows.next().map_err(|e| failure(e, "read"))?.map(|row| checked(row, name).and_then(read)).transpose()
     }
 
     pub(super) fn all<T>(
@@ -68,6 +74,7 @@ impl<'c> Sql<'c> {
         let mut statement = self.statement(name)?;
         let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
         while let Some(row) = rows.next().map_err(|e| failure(e, "read"))? {
+            check_sum(row, name)?;
             if visit(row)? == Flow::Stop {
                 return Ok(Flow::Stop);
             }
@@ -84,6 +91,19 @@ impl<'c> Sql<'c> {
         let value = statement.query_row(params, |row| row.get::<_, Option<Uint>>(0)).optional();
         Ok(value.map_err(|e| failure(e, "read"))?.flatten().map(|value| value.0))
     }
+}
+
+/// A row that is as it was written.
+fn checked<'r, 's>(row: &'r Row<'s>, what: &str) -> Result<&'r Row<'s>> {
+    check_sum(row, what).map(|()| row)
+}
+
+/// Gives a connection the function that statements make a row's sum with.
+pub(super) fn add_functions(conn: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    conn.create_scalar_function("row_sum", -1, flags, |values| {
+        Ok(Sum::of((0..values.len()).map(|at| values.get_raw(at))))
+    })
 }
 
 /// A statement that is looked up when it is first needed, and kept: finding it by its text costs about as much as a
@@ -118,7 +138,7 @@ impl<'c> Held<'c> {
     ) -> Result<Option<T>> {
         self.with(sql, |statement| {
             let mut rows = statement.query(params).map_err(|e| failure(e, "read"))?;
-            rows.next().map_err(|e| failure(e, "read"))?.map(read).transpose()
+            rows.next().map_err(|e| failure(e, "read"))?.map(|row| checked(row, self.name).and_then(read)).transpose()
         })
     }
 }
@@ -131,7 +151,14 @@ mod tests {
     fn every_statement_compiles_and_none_is_listed_twice() {
         let conn = Connection::open_in_memory().unwrap();
         conn.execute_batch("CREATE TABLE journal (at, position, num, changes)").unwrap();
-        for schema in [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_4.sql")] {
+        add_functions(&conn).unwrap();
+        let schemas = [
+            include_str!("schema.sql"),
+            include_str!("schema_2.sql"),
+            include_str!("schema_4.sql"),
+            include_str!("schema_5.sql"),
+        ];
+        for schema in schemas {
             conn.execute_batch(schema).unwrap();
         }
         for (name, sql) in QUERIES.iter() {

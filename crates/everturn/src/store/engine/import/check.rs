@@ -8,7 +8,7 @@ use super::super::fold::Fold;
 use super::super::prepare::MAX_PATCHES;
 use super::super::sessions::check_session;
 use super::super::tables::RecordMeta;
-use super::super::verify::chain_after;
+use super::super::verify::{branch_change, chain_after};
 use super::cost::{Cost, Span, spans};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
@@ -20,7 +20,7 @@ use crate::store::{
     VersionEntry,
 };
 use crate::turn::RecordKind;
-use crate::{AgentName, Error, ErrorKind, Result, SessionId, SessionKey, SnapshotId};
+use crate::{AgentName, BranchName, Error, ErrorKind, Result, SessionId, SessionKey, SnapshotId};
 
 /// The most stretches a tree that is brought in may have, and branches.
 const MAX_SEGMENTS: usize = 100_000;
@@ -369,6 +369,10 @@ impl<'a> Checking<'a> {
         check(names.len() == self.session.branches.len() && names.iter().any(|name| name.is_main()), || {
             "its branches are not those of a session".to_owned()
         })?;
+        check(
+            names_in_log(records)? == names.iter().copied().filter(|name| !name.is_main()).cloned().collect(),
+            || "its branches are not those that its log tells of".to_owned(),
+        )?;
         check(self.session.branches.iter().all(|branch| self.completed.contains(&branch.at)), || {
             "a branch stands where nothing was completed".to_owned()
         })?;
@@ -525,7 +529,7 @@ fn added(
     };
     let contents: HashMap<&Digest, &Arc<Artifact>> = contents.iter().map(|(digest, found)| (digest, found)).collect();
     let mut fold = Fold::from(before);
-    fold.apply(&meta, text)?;
+    fold.apply_unchecked(&meta, text)?;
     let mut state = fold.finish(|digest| {
         contents.get(&digest).map(|found| Arc::clone(found)).ok_or_else(|| wrong("an artifact is missing"))
     })?;
@@ -543,6 +547,30 @@ fn added(
     Ok(state)
 }
 
+/// What a record put under a name.
+fn named_puts(record: &CheckedRecord) -> Result<Vec<(String, Digest)>> {
+    if record.entry.kind == RecordKind::Admin {
+        return Ok(Vec::new());
+    }
+    let body: Body = record.entry.body.to()?;
+    let named = body.artifacts.into_iter().filter_map(|change| match change {
+        ArtifactBody::Put(put) => Some((put.name?, put.digest)),
+        _ => None,
+    });
+    Ok(named.collect())
+}
+
+/// The branches beside `main` that were made and not deleted.
+fn names_in_log(records: &[CheckedRecord]) -> Result<HashSet<BranchName>> {
+    let mut names = HashSet::new();
+    for record in records.iter().filter(|record| record.entry.of == 0 && record.entry.kind == RecordKind::Admin) {
+        if let Some(change) = branch_change(&record.entry.body.to()?)? {
+            change.note(&mut names);
+        }
+    }
+    Ok(names)
+}
+
 /// Each version must be of something that was put; those of turns that will not end get none.
 fn check_versions(
     records: &[CheckedRecord],
@@ -550,11 +578,29 @@ fn check_versions(
     open: &HashSet<u64>,
     origins: u64,
 ) -> Result<()> {
+    let completed: HashSet<_> = records
+        .iter()
+        .map(|record| &record.entry)
+        .filter(|entry| entry.kind == RecordKind::End)
+        .map(|entry| (entry.turn, entry.attempt))
+        .collect();
+    let given: HashSet<_> = versions
+        .iter()
+        .filter(|version| version.of == 0)
+        .map(|version| (version.seq, version.name.clone(), version.digest))
+        .collect();
     let mut turns: HashMap<(u64, u64), Option<u64>> = HashMap::new();
-    let mut put: HashSet<(u64, u64, Digest)> = HashSet::new();
-    for CheckedRecord { entry, contents, .. } in records {
+    let mut put: HashSet<(u64, u64, String, Digest)> = HashSet::new();
+    for record in records {
+        let entry = &record.entry;
         turns.insert((entry.of, entry.seq), entry.turn);
-        put.extend(contents.iter().map(|(digest, _)| (entry.of, entry.seq, *digest)));
+        let counts = entry.of == 0 && (entry.turn.is_none() || completed.contains(&(entry.turn, entry.attempt)));
+        for (name, digest) in named_puts(record)? {
+            check(!counts || given.contains(&(entry.seq, name.clone(), digest)), || {
+                format!("what record {} put has no version", entry.seq)
+            })?;
+            put.insert((entry.of, entry.seq, name, digest));
+        }
     }
     let of_open = |version: &VersionEntry| {
         let turn = turns.get(&(version.of, version.seq)).copied().flatten();
@@ -564,7 +610,7 @@ fn check_versions(
     let mut seen = HashSet::new();
     for version in versions.iter() {
         let known = match turns.contains_key(&(version.of, version.seq)) {
-            true => put.contains(&(version.of, version.seq, version.digest)),
+            true => put.contains(&(version.of, version.seq, version.name.clone(), version.digest)),
             // Off the line: it only counts.
             false => (1..=origins).contains(&version.of),
         };

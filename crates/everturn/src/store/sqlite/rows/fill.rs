@@ -11,6 +11,9 @@ use crate::Result;
 use crate::json::Json;
 use crate::store::engine::{SegmentRow, SessionRow, SnapshotRow};
 
+/// What a place says whose record names a snapshot: with one bit of it flipped, it does not say that there is none.
+const NAMED: i64 = 0x5555;
+
 impl Rows<'_> {
     /// Fills the tables; the journal begins anew.
     pub(super) fn fill(&mut self) -> Result<()> {
@@ -33,7 +36,7 @@ impl Rows<'_> {
         }
         let (put_place, put_named) = (Held::new("put_place"), Held::new("put_snapshot"));
         for ((num, seq), (pos, meta)) in &recent.records {
-            let named = meta.snapshot.is_some();
+            let named = if meta.snapshot.is_some() { NAMED } else { 0 };
             put_place.run(&sql, params![int(*num), int(*seq), int(meta.segment), named, int(*pos)])?;
         }
         for ((num, begin), row) in &recent.turns {

@@ -1,5 +1,6 @@
 //! The rules' view of a SQLite file: its tables, and over them what the journal says.
 
+mod check;
 mod fill;
 mod listing;
 mod read;

@@ -7,14 +7,15 @@ use rusqlite::{Row, params};
 use super::super::codec::{self, Uint, column, damaged, int};
 use super::super::failure;
 use super::super::pack::unpack;
+use super::super::sum::check_sum;
 use super::Rows;
 use crate::digest::Digest;
 use crate::json::Json;
 use crate::session::SessionKey;
 use crate::state::Scope;
 use crate::store::engine::{
-    ArtifactRow, BranchRow, Flow, Interval, KeyRow, ListScan, Only, Owner, PackAt, PackMeta, PackRow, Read, RecordMeta,
-    RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, StreamRow, TurnRow, Visit, VisitPacked,
+    ArtifactRow, BranchRow, Damaged, Flow, Interval, KeyRow, ListScan, Only, Owner, PackAt, PackMeta, PackRow, Read,
+    RecordMeta, RecordRow, Scan, SegmentRow, SessionRow, SnapshotRow, StreamRow, TurnRow, Visit, VisitPacked,
 };
 use crate::{AppName, BranchName, Result, SnapshotId, Timestamp, TurnKey, UserId};
 
@@ -109,13 +110,17 @@ impl Rows<'_> {
         if let Some(body) = self.recent.unstored_body(pos) {
             return Ok(RecordRow { meta: meta.clone(), body: body.to_vec() });
         }
-        let body = self.sql.one("body", [int(pos)], |row| column(row, "body"))?;
+        let body = self.sql.one("body", [int(pos)], codec::body)?;
         let body = body.ok_or_else(|| damaged(&format!("record {} of session number {}", meta.seq, meta.num)))?;
         Ok(RecordRow { meta: meta.clone(), body })
     }
 }
 
 impl Read for Rows<'_> {
+    fn check_rows(&self, damaged: Damaged<'_>) -> Result<()> {
+        self.check_tables(damaged)
+    }
+
     fn find_session(&self, key: &SessionKey) -> Result<Option<SessionRow>> {
         if let Some(row) = self.recent.session_by_key(key) {
             return Ok(Some(row.clone()));
@@ -242,6 +247,7 @@ impl Read for Rows<'_> {
                 None => {
                     let mut rows = statement.query([int(place.segment)]).map_err(|e| failure(e, "read"))?;
                     let Some(row) = rows.next().map_err(|e| failure(e, "read"))? else { break };
+                    check_sum(row, "segment")?;
                     codec::segment(row)?
                 }
             };
