@@ -9,9 +9,11 @@ mod store;
 mod terminal;
 mod transfer;
 mod tree;
+mod verify;
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -20,6 +22,7 @@ use serve::Serve;
 pub(crate) use store::StoreSpec;
 use terminal::Style;
 use transfer::{Export, Import};
+use verify::Verify;
 
 use crate::config::{Config, Flags, Layers};
 
@@ -45,6 +48,7 @@ Examples:
   everturn export echo tea -o tea.ndjson     write a session of the agent echo as a file
   everturn import tea.ndjson --fresh         bring it in, under an id of its own
   everturn backup copy.db                    copy the store while servers use it
+  everturn verify                            find out whether the store is damaged, and where
   everturn demo                              play a conversation in ./.everturn/sessions.db and draw its tree
   everturn demo --ascii | less               the same for a terminal without Unicode
 
@@ -67,6 +71,8 @@ enum Command {
         #[arg(value_name = "FILE")]
         to: PathBuf,
     },
+    /// Check that what the store holds is what was written to it; servers may go on using it
+    Verify(Verify),
     /// Play a short conversation with a failure, a rewind, a branch and a fork, and draw what is kept
     Demo,
 }
@@ -86,7 +92,8 @@ struct Options {
 }
 
 impl Everturn {
-    pub(crate) async fn run(self) -> anyhow::Result<()> {
+    /// Says what the process ends with; an error is an exit code of 1.
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let style = Style::detect(self.options.ascii);
         let command = self.command.unwrap_or_else(|| Command::Serve(Serve::demo()));
         let layers = match &command {
@@ -94,14 +101,17 @@ impl Everturn {
             _ => self.options.layers(Flags::new())?,
         };
         let store: StoreSpec = layers.one("store")?;
+        let out = &mut io::stdout();
         match command {
-            Command::Serve(serve) => serve.run(layers, &mut io::stdout()).await,
-            Command::Keys(keys) => keys.run(&store, layers.maybe("keys")?, &mut io::stdout()),
-            Command::Export(export) => export.run(&Config::read(&layers)?, &mut io::stdout()).await,
-            Command::Import(import) => import.run(&Config::read(&layers)?, &mut io::stdout()).await,
-            Command::Backup { to } => backup::run(store.path()?, &to, &mut io::stdout()),
-            Command::Demo => demo::run(store.path()?, style, &mut io::stdout()).await,
+            Command::Verify(verify) => return verify.run(&Config::read(&layers)?, out).await,
+            Command::Serve(serve) => serve.run(layers, out).await,
+            Command::Keys(keys) => keys.run(&store, layers.maybe("keys")?, out),
+            Command::Export(export) => export.run(&Config::read(&layers)?, out).await,
+            Command::Import(import) => import.run(&Config::read(&layers)?, out).await,
+            Command::Backup { to } => backup::run(store.path()?, &to, out),
+            Command::Demo => demo::run(store.path()?, style, out).await,
         }
+        .map(|()| ExitCode::SUCCESS)
     }
 }
 

@@ -11,6 +11,7 @@ mod metrics;
 mod overload;
 mod slow_clients;
 mod traces;
+mod verify;
 
 use std::io::Write as _;
 use std::net::TcpStream;
