@@ -90,9 +90,9 @@ fn hostile((shape, n): (usize, usize)) -> String {
     let start = r#"{"op":"add","path":"","value":{"x":[]}}"#.to_owned();
     let op = |i: usize| match shape {
         0 => format!(r#"{{"op":"copy","from":"","path":"/b{i}"}}"#),
-        1 => format!(r#"{{"op":"copy","from":"/x","path":"/x/-"}}"#),
+        1 => r#"{"op":"copy","from":"/x","path":"/x/-"}"#.to_owned(),
         2 => format!(r#"{{"op":"add","path":"{}","value":{{"x":{{}}}}}}"#, "/x".repeat(i + 1)),
-        3 => format!(r#"{{"op":"add","path":"/x/{}","value":{i}}}"#, if i % 2 == 0 { "0" } else { "-" }),
+        3 => format!(r#"{{"op":"add","path":"/x/{}","value":{i}}}"#, if i.is_multiple_of(2) { "0" } else { "-" }),
         _ => format!(r#"{{"op":"add","path":"/m{i}","value":{i}}}"#),
     };
     // Copies double what is there: thirty of them are enough.

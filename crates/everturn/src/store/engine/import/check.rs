@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::super::body::{ArtifactBody, Body, CustomBody, EndBodyStatus, encode};
+use super::super::body::{ArtifactBody, Body, CustomBody, encode};
 use super::super::fold::Fold;
 use super::super::prepare::MAX_PATCHES;
 use super::super::sessions::check_session;
 use super::super::tables::RecordMeta;
 use super::super::verify::{branch_change, chain_after};
 use super::cost::{Cost, Span, spans};
+use super::shape::{Ended, contents, how_ended, shape};
 use crate::artifact::Artifact;
 use crate::digest::Digest;
 use crate::json::Json;
-use crate::snapshot::SnapshotStatus;
 use crate::state::{PointState, Tip, refuse_prefixed};
 use crate::store::{
     Entry, HeadEntry, ImportSession, Limits, PlaceEntry, RecordEntry, SegmentEntry, SessionEntry, SnapshotIds,
@@ -25,7 +25,7 @@ use crate::{AgentName, BranchName, Error, ErrorKind, Result, SessionId, SessionK
 /// The most stretches a tree that is brought in may have, and branches.
 const MAX_SEGMENTS: usize = 100_000;
 /// Far beyond any count a session reaches, and far from where adding to it would overflow.
-const MAX_COUNT: u64 = 1 << 62;
+pub(super) const MAX_COUNT: u64 = 1 << 62;
 /// The most sessions a line may have begun in.
 const MAX_ORIGINS: usize = 1_000;
 
@@ -97,7 +97,7 @@ fn wrong(what: impl Into<String>) -> Error {
     Error::invalid(format!("{}: the export does not hold together, nothing was brought in", what.into()))
 }
 
-fn check(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+pub(super) fn check(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(wrong(what())) }
 }
 
@@ -399,83 +399,6 @@ impl<'a> Checking<'a> {
         let tips = self.tips.into_iter().filter_map(|(place, tip)| Some((place, tip?))).collect();
         Ok((tips, self.last))
     }
-}
-
-/// Whether a turn has ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    No,
-    /// For good.
-    Yes,
-    /// It was lost, and may be run again.
-    Lost,
-}
-
-/// How a record ends its turn; a void that was written because a writer was gone does not.
-fn how_ended(entry: &RecordEntry) -> Result<Ended> {
-    if !matches!(entry.kind, RecordKind::End | RecordKind::Void) {
-        return Ok(Ended::No);
-    }
-    let body: Body = entry.body.to()?;
-    Ok(match body.end {
-        Some(end) if end.status == EndBodyStatus::Failed && end.outcome.lost => Ended::Lost,
-        Some(end) if end.status != EndBodyStatus::Lost => Ended::Yes,
-        _ => Ended::No,
-    })
-}
-
-/// Whether a record has what its kind has.
-fn shape(entry: &RecordEntry, body: &Body) -> Result<()> {
-    let in_turn = entry.turn.is_some() && entry.attempt.is_some_and(|attempt| attempt > 0) && entry.segment != 0;
-    let outside = entry.turn.is_none() && entry.attempt.is_none();
-    let end = body.end.as_ref().map(|end| end.status);
-    let fits = match entry.kind {
-        RecordKind::Begin => in_turn && body.begin.is_some() && end.is_none(),
-        RecordKind::Step => in_turn && body.begin.is_none() && end.is_none(),
-        RecordKind::End => in_turn && end == Some(EndBodyStatus::Completed),
-        RecordKind::Void => in_turn && end.is_some_and(|end| end != EndBodyStatus::Completed),
-        RecordKind::Edit => outside && entry.segment != 0 && body.begin.is_none() && end.is_none(),
-        RecordKind::Admin => outside && entry.segment == 0 && body.admin.is_some() && entry.snapshot.is_none(),
-    };
-    check(fits && (body.admin.is_none() || entry.kind == RecordKind::Admin), || {
-        "it does not hold what its kind holds".to_owned()
-    })?;
-    let counts = [entry.schema, entry.attempt.unwrap_or(0)];
-    let of_snapshot = entry.snapshot.iter().flat_map(|snapshot| [snapshot.index, snapshot.turn_index]);
-    check(counts.into_iter().chain(of_snapshot).all(|count| count < MAX_COUNT), || "it counts too far".to_owned())?;
-    check(entry.snapshot.is_none() || entry.of == 0, || "it names a snapshot of another session".to_owned())?;
-    if let Some(snapshot) = &entry.snapshot {
-        let may_be = match snapshot.status {
-            SnapshotStatus::Completed => !matches!(entry.kind, RecordKind::Void | RecordKind::Begin),
-            SnapshotStatus::Failed | SnapshotStatus::Aborted => {
-                !matches!(entry.kind, RecordKind::End | RecordKind::Edit)
-            }
-            SnapshotStatus::Pending | SnapshotStatus::Expired => false,
-        };
-        check(may_be, || "its snapshot cannot have that status".to_owned())?;
-    }
-    let spliced = body.splice.iter().flat_map(|splice| &splice.messages);
-    for message in spliced.chain(body.events.iter().flat_map(|event| &event.messages)) {
-        let noted = message.clone().without_snapshot_id()? != *message;
-        check(!noted, || "a message has a note that is never kept".to_owned())?;
-    }
-    Ok(())
-}
-
-/// The artifacts a record puts, by digest: all of them, and no others.
-fn contents(entry: &RecordEntry, body: &Body) -> Result<Vec<(Digest, Arc<Artifact>)>> {
-    let mut found = Vec::new();
-    for artifact in &entry.contents {
-        artifact.check()?;
-        found.push((Digest::of_json(&Json::written(artifact)?)?, Arc::new(artifact.clone())));
-    }
-    let puts = body.artifacts.iter().filter_map(|change| match change {
-        ArtifactBody::Put(put) => Some((put.digest, put.name.clone())),
-        _ => None,
-    });
-    let given = found.iter().map(|(digest, artifact)| (*digest, artifact.name.clone()));
-    check(puts.eq(given), || "the artifacts it puts are not with it".to_owned())?;
-    Ok(found)
 }
 
 /// What a record leaves behind but for the digests.

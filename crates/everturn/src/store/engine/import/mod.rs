@@ -5,6 +5,7 @@
 
 mod check;
 mod cost;
+mod shape;
 mod write;
 
 pub(crate) use check::Checked;
