@@ -68,13 +68,13 @@ fn a_turn_that_ends_on_a_full_disk_is_over_for_everybody() {
         return;
     };
     let logs = tempfile::tempdir().unwrap();
-    let server = serve(logs.path(), &sqlite_in(small.0.path()), &[]);
+    let server = serve(logs.path(), &sqlite_in(small.path()), &[]);
     let slow = |session: &str| format!(r#"{{"session":"{session}","input":{{"text":"slow 1500"}}}}"#);
     let plain = start_turn(&server, TURNS, "Idempotency-Key: k\r\n", &slow("plain"));
     let streamed = start_turn(&server, TURNS, "Accept: text/event-stream\r\n", &slow("streamed"));
     runs(&server, "plain");
     runs(&server, "streamed");
-    let ballast = fill(small.0.path());
+    let ballast = small.fill_but(0);
     // Both are told, whatever the disk does.
     let plain = rest(plain);
     assert!(plain.starts_with("HTTP/1.1 200") && plain.contains("make room"), "{plain}");
@@ -110,7 +110,7 @@ fn a_full_volume_of_its_own_is_freed_by_deleting_sessions() {
         return;
     };
     let logs = tempfile::tempdir().unwrap();
-    let server = serve(logs.path(), &sqlite_in(small.0.path()), &["--rate", "100000/s"]);
+    let server = serve(logs.path(), &sqlite_in(small.path()), &["--rate", "100000/s"]);
     let text = |i: u64| {
         let mut text = String::new();
         let mut state = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -147,7 +147,7 @@ fn a_full_volume_of_its_own_is_freed_by_deleting_sessions() {
         answer if answer.status == 200 => Ok(()),
         answer => Err(answer.body),
     });
-    assert!(small.0.path().join("store.db-reserve").exists());
+    assert!(small.path().join("store.db-reserve").exists());
 }
 
 #[test]
