@@ -135,6 +135,11 @@ broken_stores! {
     times_exclusive: |_| reads::SinceIsExclusive => "events::a_time_is_inclusive";
     the_time_before_the_tail: |_| reads::TimeBeforeTail => "events::the_tail_is_taken_before_the_time";
     pages_by_offset: |_| reads::PagesByOffset => "events::pages_neither_repeat_nor_hide_events";
+    pages_of_any_weight: |_| reads::PagesOfAnyWeight =>
+        "pages::a_page_ends_at_its_bytes_and_goes_on_without_gap_or_repeat",
+        "pages::a_page_of_artifacts_ends_at_its_bytes", "pages::no_page_has_more_bytes_than_a_page_may_have";
+    heavy_items_left_out: |_| reads::LeavesOutTheHeavy =>
+        "pages::a_page_ends_at_its_bytes_and_goes_on_without_gap_or_repeat";
     void_turns_shown: |_| reads::ShowsVoidTurns => "voids::events_of_void_turns_are_shown_on_request";
     times_cut: |_| reads::TimesAreCut => "events::an_event_is_read_back_whole";
     temporary_keys_kept: |_| reads::StoresTemporaryKeys::default() => "events::temporary_keys_are_not_in_events",

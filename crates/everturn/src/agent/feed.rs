@@ -14,8 +14,9 @@ use crate::{Error, ErrorKind, Position, Result, SessionId};
 /// How often it is looked whether somebody died: that is the one change that nobody writes down.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Records that are read at a time, and so held at most.
+/// Records that are read at a time, and so held at most, and what they may have together. Many may follow at once.
 const PAGE: usize = 32;
+const PAGE_BYTES: usize = 128 << 10;
 
 /// Something that happened to a session.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +142,7 @@ impl Feed {
     /// Reads what was written, and then what is known about the session if that has changed.
     async fn catch_up(&mut self) -> Result<Option<Change>> {
         if self.told.is_some() {
-            let query = RecordQuery::of(self.key.clone()).after(self.seen).limit(PAGE);
+            let query = RecordQuery::of(self.key.clone()).after(self.seen).limit(PAGE).bytes(PAGE_BYTES);
             match self.store.records(query).await {
                 Ok(page) => self.waiting.extend(page.items),
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Some(self.over())),

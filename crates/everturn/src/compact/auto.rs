@@ -117,7 +117,13 @@ impl AutoCompaction {
             }
             When::Tokens(tokens) => {
                 let at = At::Point(key.clone(), state.point());
-                let events = store.events(EventQuery::at(at).tail(NEAR_EVENTS)).await?.items;
+                let (mut events, mut query) = (Vec::new(), EventQuery::at(at).tail(NEAR_EVENTS));
+                loop {
+                    let page = store.events(query.clone()).await?;
+                    events.extend(page.items);
+                    let Some(next) = page.next else { break };
+                    query = query.from(next);
+                }
                 let shown = reported(&events).unwrap_or_else(|| estimate(&state.model_messages()));
                 Ok(shown + estimate(&input.messages) >= tokens)
             }

@@ -391,3 +391,39 @@ impl Breakage for ExportsTooDeep {
         Ok(page)
     }
 }
+
+/// A page has as many items as were asked for, whatever they weigh.
+#[derive(Debug)]
+pub(crate) struct PagesOfAnyWeight;
+
+#[async_trait]
+impl Breakage for PagesOfAnyWeight {
+    async fn records(&self, inner: &Inner, query: RecordQuery) -> Result<Page<Record>> {
+        let mut page = inner.records(query.clone().bytes(MAX_PAGE_BYTES)).await?;
+        while let Some(next) = page.next.take().filter(|_| page.items.len() < query.limit) {
+            let rest = inner.records(query.clone().bytes(MAX_PAGE_BYTES).from(next)).await?;
+            page.items.extend(rest.items);
+            page.next = rest.next;
+        }
+        Ok(page)
+    }
+
+    async fn artifacts(&self, inner: &Inner, query: ArtifactQuery) -> Result<Vec<StoredArtifact>> {
+        inner.artifacts(query.bytes(MAX_PAGE_BYTES)).await
+    }
+}
+
+/// Where a page is full for its bytes, it goes on behind the item that had no room.
+#[derive(Debug)]
+pub(crate) struct LeavesOutTheHeavy;
+
+#[async_trait]
+impl Breakage for LeavesOutTheHeavy {
+    async fn records(&self, inner: &Inner, query: RecordQuery) -> Result<Page<Record>> {
+        let mut page = inner.records(query.clone()).await?;
+        if let Some(next) = page.next.take_if(|_| page.items.len() < query.limit) {
+            page.next = inner.records(query.from(next).limit(1)).await?.next;
+        }
+        Ok(page)
+    }
+}

@@ -305,6 +305,11 @@ macro_rules! __conformance_list {
             what_is_no_cursor_is_refused: "A cursor of another listing is `Invalid`.",
             running_turns_touch_but_do_not_hide: "A begun turn counts as a write to its session.",
         }
+        pages {
+            a_page_ends_at_its_bytes_and_goes_on_without_gap_or_repeat: "A page ends at its bytes and goes on there.",
+            a_page_of_artifacts_ends_at_its_bytes: "A page of artifacts ends at its bytes and goes on there.",
+            no_page_has_more_bytes_than_a_page_may_have: "However much is asked for, a page has no more than it may have.",
+        }
         admin {
             an_update_changes_what_it_names: "An update changes what it names and nothing else.",
             an_update_never_meets_a_running_turn: "An update never conflicts with a running turn and moves no head.",

@@ -77,6 +77,7 @@ mod limits;
 mod list;
 mod listing;
 mod lost;
+mod pages;
 mod races;
 mod records;
 mod scopes;

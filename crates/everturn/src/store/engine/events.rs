@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::body::{ArtifactBody, Body, decode};
 use super::line::{Interval, find_point, line};
-use super::read::{locate, page_limit};
+use super::page::Room;
+use super::read::locate;
 use super::rules::NO_LIMIT;
 use super::tables::{Flow, Only, Read, RecordMeta, RecordRow, Scan};
 use super::turns::last_record;
@@ -115,7 +116,7 @@ fn is_versioned(read: &dyn Read, meta: &RecordMeta) -> Result<bool> {
 }
 
 pub(crate) fn events(read: &dyn Read, query: &EventQuery) -> Result<Page<Event>> {
-    let limit = page_limit(query.limit)?;
+    let mut room = Room::new(query.limit, query.bytes)?;
     let Some((session, meta)) = locate(read, &query.at)? else {
         return Err(Error::not_found("there is no such place to read events at: check the session, point or snapshot"));
     };
@@ -146,7 +147,7 @@ pub(crate) fn events(read: &dyn Read, query: &EventQuery) -> Result<Page<Event>>
             let wanted = event.seq > after
                 && event.seq <= until
                 && query.since.is_none_or(|since| event.at.is_some_and(|at| at >= since));
-            if wanted && items.len() == limit {
+            if wanted && !room.take(&event)? {
                 more = true;
                 return Ok(Flow::Stop);
             }
@@ -212,7 +213,8 @@ fn walk_events(
     for (i, interval) in line.iter().enumerate() {
         let last = i + 1 == line.len();
         let from = start_of_record(read, interval, after)?;
-        let mut open: Vec<(RecordMeta, String)> = Vec::new();
+        // As they are packed: a turn may have many records that are large only when they are not.
+        let mut open: Vec<RecordRow> = Vec::new();
         let mut stopped = false;
         let scan = Scan {
             num: interval.num,
@@ -223,21 +225,20 @@ fn walk_events(
             newest_first: false,
         };
         let whole = scan_whole(read, scan, &mut |row: RecordRow| {
-            let RecordRow { meta, body } = row;
-            let text = decode(&body).map_err(|e| damaged(&meta, e))?;
+            let meta = &row.meta;
             let holds_back = voided == Voided::Hide && matches!(meta.kind, RecordKind::Begin | RecordKind::Step);
             let hides = voided == Voided::Hide && meta.kind == RecordKind::Void && !(last && meta.seq == interval.to);
             if holds_back {
-                open.push((meta, text));
+                open.push(row);
                 return Ok(Flow::More);
             }
             if hides {
-                open.retain(|(held, _)| !meta.voids(held));
+                open.retain(|held| !meta.voids(&held.meta));
                 return Ok(Flow::More);
             }
-            open.push((meta, text));
-            for (held, text) in open.drain(..) {
-                if visit(&held, &text).map_err(|e| damaged(&held, e))? == Flow::Stop {
+            open.push(row);
+            for held in open.drain(..) {
+                if visit_row(&held, visit)? == Flow::Stop {
                     stopped = true;
                     return Ok(Flow::Stop);
                 }
@@ -247,8 +248,8 @@ fn walk_events(
         if !stopped {
             whole.reaches(interval.to)?;
         }
-        for (held, text) in open {
-            if !stopped && visit(&held, &text).map_err(|e| damaged(&held, e))? == Flow::Stop {
+        for held in open {
+            if !stopped && visit_row(&held, visit)? == Flow::Stop {
                 stopped = true;
             }
         }
@@ -257,6 +258,11 @@ fn walk_events(
         }
     }
     Ok(())
+}
+
+fn visit_row(row: &RecordRow, visit: &mut dyn FnMut(&RecordMeta, &str) -> Result<Flow>) -> Result<Flow> {
+    let shown = decode(&row.body).and_then(|text| visit(&row.meta, &text));
+    shown.map_err(|error| damaged(&row.meta, error))
 }
 
 /// Where to start reading so that the event after `after` is seen, though it may be in the middle of a record.

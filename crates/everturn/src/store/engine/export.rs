@@ -9,6 +9,7 @@ use super::body::{ArtifactBody, Body, decode};
 use super::events::versions as versions_of;
 use super::fold::load_artifact;
 use super::line::{Interval, line};
+use super::page::weight;
 use super::rules::{NO_LIMIT, all_branches, fork_origin, live_session, named_snapshot};
 use super::tables::{Flow, Only, Place, Read, RecordMeta, RecordRow, Scan, SegmentRow, SessionRow};
 use super::walk::{damaged, scan_whole};
@@ -161,7 +162,7 @@ fn records(read: &dyn Read, lineage: &Lineage, until: u64, mut stretch: u64, mut
             let whole = scan_whole(read, scan, &mut |row: RecordRow| {
                 after = row.meta.seq;
                 let entry = record_entry(read, lineage, &row)?;
-                bytes += entry.body.as_str().len() + row.body.len();
+                bytes += entry.body.as_str().len() + row.body.len() + weight(&entry.contents)?;
                 entries.push(Entry::Record(Box::new(entry)));
                 full = entries.len() >= PAGE_RECORDS || bytes >= PAGE_BYTES;
                 Ok(if full { Flow::Stop } else { Flow::More })

@@ -3,16 +3,17 @@
 //! A cursor carries the store's position when the listing began. A session that was written to since keeps the place
 //! it had then, so that it is neither repeated nor hidden.
 
-use super::read::page_limit;
+use super::page::Room;
 use super::rules::{Env, show, status};
 use super::tables::{Flow, ListBy, ListScan, Owner, Read, SessionRow};
 use crate::json::{Json, Node};
 use crate::session::SessionRecord;
-use crate::store::{Cursor, ListSessions, Page, SessionOrder};
+use crate::store::{Cursor, ListSessions, MAX_PAGE, Page, SessionOrder};
 use crate::{Error, Result};
 
 pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Result<Page<SessionRecord>> {
-    let limit = page_limit(query.limit)?;
+    let mut room = Room::new(query.limit, query.bytes)?;
+    let limit = query.limit.min(MAX_PAGE);
     check_filters(query)?;
     let (by, newest_first) = match query.order {
         SessionOrder::UpdatedNewest => (ListBy::Updated, true),
@@ -36,7 +37,8 @@ pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Resu
         Some(after) => key > after,
     };
     let owner = Owner { app: query.app.as_ref(), user: query.user.as_ref() };
-    let mut found: Vec<(u64, SessionRow)> = Vec::new();
+    // Without the sessions: their metadata may be large, and most of those that were written to since are on other pages.
+    let mut found: Vec<(u64, u64)> = Vec::new();
 
     if by == ListBy::Updated {
         read.touched_since(owner, as_of, &mut |row: SessionRow| {
@@ -45,7 +47,7 @@ pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Resu
             }
             let key = read.position_at(row.num, as_of)?.unwrap_or(row.created_pos);
             if behind(key) && matches(read, env, query, &row)? {
-                found.push((key, row));
+                found.push((key, row.num));
                 // Only the first of them can be on this page; the rest need not be held.
                 if found.len() > 2 * (limit + 1) {
                     sort(&mut found, newest_first);
@@ -63,19 +65,27 @@ pub(crate) fn list(read: &dyn Read, env: &Env<'_>, query: &ListSessions) -> Resu
             ListBy::Updated => (row.updated_pos, row.updated_pos),
         };
         if row.created_pos <= as_of && position <= as_of && matches(read, env, query, &row)? {
-            found.push((key, row));
+            found.push((key, row.num));
         }
         Ok(if found.len() - touched > limit { Flow::Stop } else { Flow::More })
     })?;
     sort(&mut found, newest_first);
-    let more = found.len() > limit;
-    found.truncate(limit);
-    let next = found.last().filter(|_| more).map(|(key, _)| Cursor::of('l', &[as_of, *key, query.order as u64]));
-    let items = found.iter().map(|(_, row)| show(read, env, row)).collect::<Result<_>>()?;
+    let (mut items, mut last, mut more) = (Vec::new(), None, false);
+    for (key, num) in found {
+        let Some(row) = read.session(num)? else { continue };
+        let session = show(read, env, &row)?;
+        if !room.take(&session)? {
+            more = true;
+            break;
+        }
+        items.push(session);
+        last = Some(key);
+    }
+    let next = last.filter(|_| more).map(|key| Cursor::of('l', &[as_of, key, query.order as u64]));
     Ok(Page { items, next })
 }
 
-fn sort(found: &mut [(u64, SessionRow)], newest_first: bool) {
+fn sort(found: &mut [(u64, u64)], newest_first: bool) {
     found.sort_by_key(|(key, _)| if newest_first { u64::MAX - key } else { *key });
 }
 

@@ -19,6 +19,7 @@ mod import;
 mod line;
 mod list;
 mod lives;
+mod page;
 mod prepare;
 mod prose;
 mod queue;

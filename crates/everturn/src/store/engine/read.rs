@@ -6,6 +6,7 @@ use std::ops::Bound;
 use super::body::{Body, decode};
 use super::fold::load_artifact;
 use super::line::{climb, find_point};
+use super::page::Room;
 use super::rules::{Env, NO_LIMIT, head_of, is_voided, live_session};
 use super::tables::{ArtifactRow, Flow, Only, Read, RecordMeta, RecordRow, Scan, SessionRow, TurnRow};
 use super::turns::ended;
@@ -15,16 +16,9 @@ use crate::json::Json;
 use crate::session::SessionKey;
 use crate::snapshot::SnapshotStatus;
 use crate::state::{Scope, ScopedState};
-use crate::store::{ArtifactQuery, At, Cursor, MAX_PAGE, Page, RecordQuery, StoredArtifact, Versions};
+use crate::store::{ArtifactQuery, At, Cursor, Page, RecordQuery, StoredArtifact, Versions};
 use crate::turn::{Input, Record, RecordKind, RunningTurn, TurnRecord, TurnStatus};
 use crate::{AppName, Error, Point, Result, TurnId, UserId};
-
-pub(crate) fn page_limit(limit: usize) -> Result<usize> {
-    match limit {
-        0 => Err(Error::invalid("a page of nothing was asked for: ask for 1 to 1000 items")),
-        limit => Ok(limit.min(MAX_PAGE)),
-    }
-}
 
 /// Finds a place: the session it was asked of, and the record there.
 pub(crate) fn locate(read: &dyn Read, at: &At) -> Result<Option<(SessionRow, RecordMeta)>> {
@@ -72,9 +66,8 @@ pub(crate) fn scopes(read: &dyn Read, app: &AppName, user: Option<&UserId>) -> R
 }
 
 pub(crate) fn records(read: &dyn Read, query: &RecordQuery) -> Result<Page<Record>> {
-    let limit = page_limit(query.limit)?;
+    let mut room = Room::new(query.limit, query.bytes)?;
     let session = live_session(read, &query.session)?;
-    let mut rows: Vec<RecordRow> = Vec::new();
     let after = match &query.cursor {
         Some(cursor) => cursor.numbers::<1>('r')?[0].max(query.after),
         None => query.after,
@@ -87,17 +80,20 @@ pub(crate) fn records(read: &dyn Read, query: &RecordQuery) -> Result<Page<Recor
         only: Only::All,
         newest_first: false,
     };
+    let (mut items, mut more) = (Vec::<Record>::new(), false);
     let whole = scan_whole(read, scan, &mut |row: RecordRow| {
-        rows.push(row);
-        Ok(if rows.len() > limit { Flow::Stop } else { Flow::More })
+        // What does not go on the page need not be unpacked, unless its size decides.
+        let shown = if room.is_full() { None } else { Some(record(read, row)?) };
+        match shown {
+            Some(shown) if room.take(&shown)? => items.push(shown),
+            _ => more = true,
+        }
+        Ok(if more { Flow::Stop } else { Flow::More })
     })?;
-    let more = rows.len() > limit;
     if !more && scan.from < session.next_seq {
         whole.reaches(session.next_seq - 1)?;
     }
-    rows.truncate(limit);
-    let next = rows.last().filter(|_| more).map(|row| Cursor::of('r', &[row.meta.seq]));
-    let items = rows.into_iter().map(|row| record(read, row)).collect::<Result<_>>()?;
+    let next = items.last().filter(|_| more).map(|last| Cursor::of('r', &[last.seq]));
     Ok(Page { items, next })
 }
 
@@ -262,12 +258,20 @@ pub(crate) fn artifacts(read: &dyn Read, query: &ArtifactQuery) -> Result<Vec<St
         found.retain(|(name, version), _| newest.get(name) == Some(version));
     }
     let behind = query.after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-    let page = found.range((behind, Bound::Unbounded)).take(query.limit.unwrap_or(usize::MAX));
-    page.map(|(_, row)| {
+    let mut room = query.limit.filter(|limit| *limit > 0).map(|limit| Room::new(limit, query.bytes)).transpose()?;
+    let mut page = Vec::new();
+    for (_, row) in found.range((behind, Bound::Unbounded)).take(query.limit.unwrap_or(usize::MAX)) {
         let artifact = load_artifact(read, session.tree, row.digest)?;
+        if let Some(room) = &mut room
+            && !room.take(&artifact)?
+        {
+            break;
+        }
         let ArtifactRow { name, version, digest, seq } = row.clone();
-        let version = ArtifactVersion { name, version, point: Point::new(seq), digest };
-        Ok(StoredArtifact { version, artifact })
-    })
-    .collect()
+        page.push(StoredArtifact {
+            version: ArtifactVersion { name, version, point: Point::new(seq), digest },
+            artifact,
+        });
+    }
+    Ok(page)
 }

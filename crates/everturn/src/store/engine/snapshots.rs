@@ -2,7 +2,7 @@
 
 use super::line::Lines;
 use super::line::find_point;
-use super::read::page_limit;
+use super::page::Room;
 use super::rules::{Env, NO_LIMIT, all_branches, live_session, named_snapshot, nearest_snapshot};
 use super::tables::{Flow, Only, Read, RecordMeta, Scan, SessionRow, SnapshotRow};
 use crate::snapshot::{Snapshot, SnapshotStatus};
@@ -117,7 +117,7 @@ pub(crate) fn show_snapshot(
 }
 
 pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -> Result<Page<Snapshot>> {
-    let limit = page_limit(query.limit)?;
+    let mut room = Room::new(query.limit, query.bytes)?;
     let session = live_session(read, &query.session)?;
     let newest_first = query.order == SnapshotOrder::Newest;
     let (mut from, mut to) = (0, NO_LIMIT);
@@ -138,7 +138,7 @@ pub(crate) fn snapshots(read: &dyn Read, env: &Env<'_>, query: &ListSnapshots) -
         if shown.orphaned && query.orphans == Orphans::Exclude {
             return Ok(Flow::More);
         }
-        if items.len() == limit {
+        if !room.take(&shown)? {
             more = true;
             return Ok(Flow::Stop);
         }

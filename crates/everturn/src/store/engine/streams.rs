@@ -10,7 +10,8 @@
 use std::sync::Arc;
 
 use super::body::{decode, encode};
-use super::read::{page_limit, turn_status};
+use super::page::page_limit;
+use super::read::turn_status;
 use super::rules::{Ctx, Env};
 use super::tables::{Flow, PackAt, PackMeta, PackRow, Read, StreamRow, TurnRow};
 use super::turns::{fenced_turn, last_record};

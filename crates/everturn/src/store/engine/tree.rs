@@ -5,14 +5,18 @@ use std::collections::{HashMap, HashSet};
 use super::body::Body;
 use super::excerpt::shortened;
 use super::line::Lines;
-use super::read::{page_limit, preceding, turn_status};
+use super::page::{page_limit, weight};
+use super::read::{preceding, turn_status};
 use super::rules::{Env, NO_LIMIT, all_branches, live_session, named_snapshot};
 use super::tables::{BranchRow, Flow, Only, Read, RecordMeta, RecordRow, Scan};
 use super::walk::{damaged, scan_whole};
 use crate::message::Role;
-use crate::store::{Cursor, NodeKind, NodeSnapshot, TreeNode, TreePage, TreeQuery};
+use crate::store::{Cursor, MAX_PAGE_BYTES, NodeKind, NodeSnapshot, TreeNode, TreePage, TreeQuery};
 use crate::turn::{RecordKind, TurnStatus};
 use crate::{Error, Point, Result, TurnId};
+
+/// What a node has apart from labels and errors, at most.
+const NODE_BYTES: usize = 2 << 10;
 
 /// Snapshots that one node lists; a turn with more of them shows its first ones and its last.
 const MAX_SNAPSHOTS: usize = 100;
@@ -35,6 +39,7 @@ pub(crate) fn tree(read: &dyn Read, env: &Env<'_>, query: &TreeQuery) -> Result<
         branches,
         running,
         limit,
+        bytes: query.bytes.min(MAX_PAGE_BYTES),
         from_start: after == 0,
         nodes: Vec::new(),
         of_turn: HashMap::new(),
@@ -70,6 +75,8 @@ struct Growing<'a> {
     /// Turns that have not ended, by their begin.
     running: HashMap<u64, TurnStatus>,
     limit: usize,
+    /// How much room there is left. A node grows while the page is made, so this ends the page with the node after it.
+    bytes: usize,
     nodes: Vec<TreeNode>,
     of_turn: HashMap<u64, usize>,
     /// Turns of this page that have ended, and whose end has not been read yet.
@@ -81,7 +88,8 @@ impl Growing<'_> {
     fn add(&mut self, row: &RecordRow) -> Result<Flow> {
         let meta = &row.meta;
         let begins = meta.kind == RecordKind::Edit || meta.kind == RecordKind::Begin && meta.turn == Some(meta.seq);
-        if begins && self.nodes.len() == self.limit {
+        let is_full = self.nodes.len() == self.limit || (self.bytes == 0 && !self.nodes.is_empty());
+        if begins && is_full {
             self.more = true;
         } else if begins {
             self.begin(meta)?;
@@ -99,6 +107,7 @@ impl Growing<'_> {
     }
 
     fn begin(&mut self, meta: &RecordMeta) -> Result<()> {
+        self.bytes = self.bytes.saturating_sub(NODE_BYTES);
         let from = preceding(self.read, meta)?.map(|meta| Point::new(meta.seq));
         // A session's first record is how it was created or forked.
         let root = self.from_start && self.nodes.is_empty();
@@ -161,6 +170,7 @@ impl Growing<'_> {
             if node.snapshots.len() == MAX_SNAPSHOTS {
                 node.snapshots.pop();
             }
+            self.bytes = self.bytes.saturating_sub(weight(&row.label)?);
             node.snapshots.push(NodeSnapshot { id: row.id, point: Point::new(row.seq), label: row.label });
         }
         let ended = body.end.as_ref().and_then(|end| Some((end.status.status()?, &end.outcome)));
@@ -169,6 +179,7 @@ impl Growing<'_> {
         {
             (node.status, node.finish_reason) = (status.into(), outcome.finish_reason);
             node.error = outcome.error.clone();
+            self.bytes = self.bytes.saturating_sub(weight(&node.error)?);
             // One that was lost may have been run again since.
             if !outcome.lost {
                 self.open.remove(&turn);

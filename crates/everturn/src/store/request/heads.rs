@@ -1,5 +1,6 @@
 //! What is asked of heads, and of the store as a whole.
 
+use super::MAX_PAGE_BYTES;
 use super::reading::At;
 use crate::artifact::{Artifact, ArtifactVersion};
 use crate::session::SessionKey;
@@ -88,8 +89,12 @@ pub struct ArtifactQuery {
     pub versions: Versions,
     /// Only those behind a name and a version, in the order they are read.
     pub after: Option<(String, u64)>,
-    /// How many; all of them when left out.
+    /// How many; all of them when left out. Fewer are given where they have [`bytes`](Self::bytes): it was the last page
+    /// only if nothing is behind it.
     pub limit: Option<usize>,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one version is always given. Without a limit it does
+    /// not count.
+    pub bytes: usize,
 }
 
 /// Which versions of an artifact to read.
@@ -106,7 +111,15 @@ impl ArtifactQuery {
     /// All versions of all of a session's artifacts.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, name: None, version: None, versions: Versions::All, after: None, limit: None }
+        Self {
+            session,
+            name: None,
+            version: None,
+            versions: Versions::All,
+            after: None,
+            limit: None,
+            bytes: MAX_PAGE_BYTES,
+        }
     }
 
     /// All versions of one.
@@ -127,6 +140,13 @@ impl ArtifactQuery {
     #[must_use]
     pub fn page(mut self, after: Option<(String, u64)>, limit: usize) -> Self {
         (self.after, self.limit) = (after, Some(limit));
+        self
+    }
+
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 

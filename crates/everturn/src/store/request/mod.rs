@@ -18,3 +18,6 @@ pub use turns::*;
 
 /// The most items a page can have.
 pub const MAX_PAGE: usize = 1000;
+
+/// The most bytes a page can have, as JSON. One item is always given, whatever it weighs.
+pub const MAX_PAGE_BYTES: usize = 4 << 20;

@@ -2,6 +2,7 @@
 
 #[cfg(doc)]
 use super::MAX_PAGE;
+use super::MAX_PAGE_BYTES;
 use super::sessions::Cursor;
 use crate::digest::Digest;
 use crate::session::SessionKey;
@@ -44,6 +45,8 @@ pub struct EventQuery {
     pub voided: Voided,
     /// How many a page has, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one item is always given.
+    pub bytes: usize,
     /// Where to go on.
     pub cursor: Option<Cursor>,
 }
@@ -62,7 +65,17 @@ impl EventQuery {
     /// All events of a line.
     #[must_use]
     pub fn at(at: At) -> Self {
-        Self { at, after: None, until: None, tail: None, since: None, voided: Voided::Hide, limit: 100, cursor: None }
+        Self {
+            at,
+            after: None,
+            until: None,
+            tail: None,
+            since: None,
+            voided: Voided::Hide,
+            limit: 100,
+            bytes: MAX_PAGE_BYTES,
+            cursor: None,
+        }
     }
 
     /// All events on `main`.
@@ -99,6 +112,13 @@ impl EventQuery {
         self
     }
 
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
     /// From where a page ended.
     #[must_use]
     pub fn from(mut self, cursor: Cursor) -> Self {
@@ -117,6 +137,8 @@ pub struct RecordQuery {
     pub after: u64,
     /// How many, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one item is always given.
+    pub bytes: usize,
     /// Where to go on.
     pub cursor: Option<Cursor>,
 }
@@ -125,7 +147,7 @@ impl RecordQuery {
     /// The log from its start.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, after: 0, limit: 100, cursor: None }
+        Self { session, after: 0, limit: 100, bytes: MAX_PAGE_BYTES, cursor: None }
     }
 
     /// The log after a sequence number.
@@ -146,6 +168,13 @@ impl RecordQuery {
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 }
@@ -177,6 +206,8 @@ pub struct ListSnapshots {
     pub order: SnapshotOrder,
     /// How many a page has, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one item is always given.
+    pub bytes: usize,
     /// Where to go on.
     pub cursor: Option<Cursor>,
 }
@@ -205,7 +236,14 @@ impl ListSnapshots {
     /// All snapshots of a session.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, orphans: Orphans::Include, order: SnapshotOrder::Oldest, limit: 100, cursor: None }
+        Self {
+            session,
+            orphans: Orphans::Include,
+            order: SnapshotOrder::Oldest,
+            limit: 100,
+            bytes: MAX_PAGE_BYTES,
+            cursor: None,
+        }
     }
 
     /// Without orphans.
@@ -226,6 +264,13 @@ impl ListSnapshots {
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 

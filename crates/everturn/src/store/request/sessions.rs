@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::MAX_PAGE;
+use super::MAX_PAGE_BYTES;
 use crate::json::Json;
 use crate::session::{SessionKey, SessionStatus};
 use crate::state::StateDelta;
@@ -190,6 +191,8 @@ pub struct ListSessions {
     pub order: SessionOrder,
     /// How many a page has, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one item is always given.
+    pub bytes: usize,
     /// Where to go on.
     pub cursor: Option<Cursor>,
 }
@@ -204,6 +207,7 @@ impl Default for ListSessions {
             status: None,
             order: SessionOrder::default(),
             limit: 100,
+            bytes: MAX_PAGE_BYTES,
             cursor: None,
         }
     }
@@ -220,6 +224,13 @@ impl ListSessions {
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 #[cfg(doc)]
 use super::MAX_PAGE;
+use super::MAX_PAGE_BYTES;
 use super::sessions::Cursor;
 use crate::message::Role;
 use crate::session::SessionKey;
@@ -22,6 +23,8 @@ pub struct TreeQuery {
     pub session: SessionKey,
     /// How many nodes a page has, at most [`MAX_PAGE`].
     pub limit: usize,
+    /// How many bytes a page has as JSON, at most [`MAX_PAGE_BYTES`]; one item is always given.
+    pub bytes: usize,
     /// Where to go on.
     pub cursor: Option<Cursor>,
 }
@@ -30,13 +33,20 @@ impl TreeQuery {
     /// The tree from its root.
     #[must_use]
     pub fn of(session: SessionKey) -> Self {
-        Self { session, limit: 100, cursor: None }
+        Self { session, limit: 100, bytes: MAX_PAGE_BYTES, cursor: None }
     }
 
     /// So many at a time.
     #[must_use]
     pub fn limit(mut self, limit: usize) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// So many bytes at a time.
+    #[must_use]
+    pub fn bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
         self
     }
 
