@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use everturn::store::SqliteStore;
 use everturn::{Registry, Worker};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::access;
@@ -106,6 +107,7 @@ impl Serve {
 async fn serve(config: Config, metrics: Arc<Metrics>, out: &mut dyn Write) -> anyhow::Result<()> {
     ops::raise_file_limit();
     check_clock(SystemTime::now())?;
+    note_signals()?;
     let access = access::open(&config.access, &config.store)?;
     let asks = access.authority.asks();
     let opened = config.store.open(&config)?;
@@ -190,21 +192,46 @@ impl Banner {
     }
 }
 
+/// Notes signals that ask other programs for something: unless they are listened to, they end the process at once.
+fn note_signals() -> anyhow::Result<()> {
+    let kinds = [
+        ("SIGHUP", SignalKind::hangup()),
+        ("SIGUSR1", SignalKind::user_defined1()),
+        ("SIGUSR2", SignalKind::user_defined2()),
+    ];
+    for (name, kind) in kinds {
+        let mut signals = listen(kind)?;
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                tracing::warn!(
+                    "{name} changes nothing here: keys are read anew by themselves, SIGTERM stops the server"
+                );
+            }
+        });
+    }
+    Ok(())
+}
+
+fn listen(kind: SignalKind) -> anyhow::Result<Signal> {
+    signal(kind).context("cannot listen for signals")
+}
+
 /// Fires when somebody asks the process to stop. Asked twice, it stops at once.
 fn stop_signal() -> anyhow::Result<impl Future<Output = ()> + Send + 'static> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for a request to stop")?;
-    Ok(async move {
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut quit = listen(SignalKind::quit())?;
+    let mut asked = async move || {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = quit.recv() => {}
         }
+    };
+    Ok(async move {
+        asked().await;
         tokio::spawn(async move {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
+            asked().await;
             std::process::exit(130);
         });
     })

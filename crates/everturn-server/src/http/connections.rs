@@ -1,6 +1,7 @@
 //! Connections: taken, watched, and closed when their clients are late or the server stops.
 
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
-use axum::http::Request;
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::response::{IntoResponse as _, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -24,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::held::hold;
+use super::left::lend;
 use super::pace::{Late, Pace, Paced};
 use crate::config::Limits;
 use crate::ops::{Gauge, Metrics, Refusal};
@@ -111,12 +115,15 @@ impl Drop for Open {
     }
 }
 
+fn problem(status: impl Display, title: &str, code: &str, detail: &str) -> String {
+    let kind = format!("urn:everturn:problem:{code}");
+    format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"code":"{code}","detail":"{detail}"}}"#)
+}
+
 /// An answer to somebody whose request was not read.
 fn unread(status: &str, retry: &str, code: &str, detail: &str) -> String {
     let (number, title) = status.split_once(' ').unwrap_or((status, ""));
-    let kind = format!("urn:everturn:problem:{code}");
-    let body =
-        format!(r#"{{"type":"{kind}","title":"{title}","status":{number},"code":"{code}","detail":"{detail}"}}"#);
+    let body = problem(number, title, code, detail);
     let length = body.len();
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/problem+json\r\n{retry}connection: close\r\n\
@@ -129,8 +136,13 @@ async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     let detail = "too many connections are open: try again in a second";
     let answer = unread("503 Service Unavailable", "retry-after: 1\r\n", "unavailable", detail);
     stream.write_all(answer.as_bytes()).await?;
+    read_out(stream).await
+}
+
+/// Closes a connection when its client has nothing more to say.
+async fn read_out(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
-    let mut sink = [0; 1024];
+    let mut sink = [0; 4096];
     while stream.read(&mut sink).await? > 0 {}
     Ok(())
 }
@@ -153,13 +165,23 @@ fn prepare(stream: &TcpStream, limits: &Limits) {
 async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, on: &Listening) {
     prepare(&stream, &on.limits);
     let pace = Arc::new(Pace::new(&on.limits));
-    let io = TokioIo::new(Paced { stream, pace: pace.clone() });
+    let io = TokioIo::new(Paced { stream, pace: pace.clone(), refused: false });
     let (routes, noting) = (TowerToHyperService::new(router), pace.clone());
+    let most = on.limits.header;
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
-        let answering = noting.answering();
-        let answer = routes.call(request);
-        async move { answer.await.map(|response| hold(response, answering)) }
+        let answering = Arc::new(noting.answering());
+        let fits = head_bytes(&request) <= most;
+        let (request, left) = lend(request);
+        let routes = routes.clone();
+        async move {
+            let mut response = match fits {
+                true => routes.call(request).await?,
+                false => too_large_a_head(most),
+            };
+            left.answered(&mut response, answering.clone());
+            Ok::<_, Infallible>(hold(response, answering))
+        }
     });
     let mut http = http1::Builder::new();
     http.header_read_timeout(None).max_buf_size(on.limits.header);
@@ -167,23 +189,23 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, on: &Li
     let mut stop = pin!(on.stop.cancelled());
     let mut stopping = false;
     let mut alarm = pin!(sleep_until(Instant::now() + on.limits.header_timeout));
-    let late = poll_fn(|cx| {
+    let end = poll_fn(|cx| {
         // What a connection waits for changes only while it is polled.
         if !stopping && stop.as_mut().poll(cx).is_ready() {
             stopping = true;
             Pin::new(&mut conn).graceful_shutdown();
-            // Somebody who has not said a word waits for nothing.
-            if pace.is_new() {
-                return Poll::Ready(None);
-            }
         }
-        if Pin::new(&mut conn).poll(cx).is_ready() {
-            return Poll::Ready(None);
+        if let Poll::Ready(done) = Pin::new(&mut conn).poll(cx) {
+            return Poll::Ready(End::Done(done));
+        }
+        // A client that has not asked for anything waits for nothing. What had come was read just now.
+        if stopping && pace.is_headless() {
+            return Poll::Ready(End::Stopped);
         }
         loop {
             let Some((at, late)) = pace.deadline() else { return Poll::Pending };
             if at <= Instant::now() {
-                return Poll::Ready(Some(late));
+                return Poll::Ready(End::Late(late));
             }
             // An alarm that rings too early is set again then; most never ring.
             if at < alarm.deadline() || alarm.is_elapsed() {
@@ -192,12 +214,60 @@ async fn connection(stream: TcpStream, peer: SocketAddr, router: Router, on: &Li
             ready!(alarm.as_mut().poll(cx));
         }
     });
-    if late.await == Some(Late::Head) {
-        let detail = "the head of the request did not come in time: send it faster";
-        let answer = unread("408 Request Timeout", "", "timeout", detail);
-        let mut stream = conn.into_parts().io.into_inner().stream;
-        // If there is no room for it the client is later still.
-        let _ = stream.try_write(answer.as_bytes());
-        let _ = timeout(REFUSING, stream.shutdown()).await;
-    }
+    let end = end.await;
+    let parts = conn.into_parts();
+    let answer = match end {
+        End::Late(Late::Head) => {
+            let detail = "the head of the request did not come in time: send it faster";
+            unread("408 Request Timeout", "", "timeout", detail)
+        }
+        // Of a head that is too large its beginning is still there; one with a length beyond all numbers has been read.
+        End::Done(Err(error)) if error.is_parse_too_large() => match holds_a_head(&parts.read_buf) {
+            true => unread("431 Request Header Fields Too Large", "", "too_large", &head_limit(on.limits.header)),
+            false => {
+                let detail = "the length of the body is larger than any body can be: send less";
+                unread("413 Payload Too Large", "", "too_large", detail)
+            }
+        },
+        End::Late(_) | End::Done(_) | End::Stopped => return,
+    };
+    let stream = parts.io.into_inner().stream;
+    // If there is no room for it the client is later still.
+    let _ = stream.try_write(answer.as_bytes());
+    let _ = timeout(REFUSING, read_out(stream)).await;
+}
+
+/// How a connection ended.
+enum End {
+    Done(hyper::Result<()>),
+    Late(Late),
+    Stopped,
+}
+
+/// What a head has in bytes, written as plainly as it can be. The parser of heads takes some more than it is told to.
+fn head_bytes(request: &Request<Incoming>) -> usize {
+    let uri = request.uri();
+    let target = match uri.authority() {
+        None => uri.path_and_query().map_or(0, |target| target.as_str().len()),
+        Some(_) => uri.to_string().len(),
+    };
+    let line = request.method().as_str().len() + target + "  HTTP/1.1\r\n".len();
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    line + headers.sum::<usize>() + "\r\n".len()
+}
+
+fn head_limit(most: usize) -> String {
+    format!("the head of the request is larger than the limit of {most} bytes, or has more than 100 headers: send less")
+}
+
+fn too_large_a_head(most: usize) -> Response {
+    let (status, kind) =
+        (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, HeaderValue::from_static("application/problem+json"));
+    let body = problem(status.as_u16(), "Request Header Fields Too Large", "too_large", &head_limit(most));
+    (status, [(CONTENT_TYPE, kind), (CONNECTION, HeaderValue::from_static("close"))], body).into_response()
+}
+
+/// Whether the first line of a head is in what was not read.
+fn holds_a_head(unread: &[u8]) -> bool {
+    unread.windows(6).any(|bytes| bytes == b"HTTP/1") || unread.len() >= usize::from(u16::MAX)
 }

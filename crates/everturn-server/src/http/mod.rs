@@ -11,6 +11,7 @@ mod headers;
 mod held;
 mod identify;
 mod large;
+mod left;
 mod limits;
 mod observe;
 mod operations;

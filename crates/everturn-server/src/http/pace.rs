@@ -37,6 +37,8 @@ struct State {
     phase: Phase,
     since: Instant,
     blocked: Option<Instant>,
+    /// Requests that are being answered: one, and those whose bodies are still read.
+    answering: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,7 @@ enum Phase {
 impl Pace {
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
-            state: Mutex::new(State { phase: Phase::New, since: Instant::now(), blocked: None }),
+            state: Mutex::new(State { phase: Phase::New, since: Instant::now(), blocked: None, answering: 0 }),
             header_timeout: limits.header_timeout,
             keep_alive: limits.keep_alive,
             write_timeout: limits.write_timeout,
@@ -65,20 +67,18 @@ impl Pace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, phase: Phase) {
-        let mut state = self.state();
-        (state.phase, state.since) = (phase, Instant::now());
-    }
-
     /// A request has come, and is being answered until what this gives is dropped.
     pub(super) fn answering(self: &Arc<Self>) -> Answering {
-        self.enter(Phase::Busy);
+        let mut state = self.state();
+        (state.phase, state.since) = (Phase::Busy, Instant::now());
+        state.answering += 1;
         Answering(self.clone())
     }
 
-    /// Whether nothing has come yet.
-    pub(super) fn is_new(&self) -> bool {
-        self.state().phase == Phase::New
+    /// Whether no request has come whole, and nothing is on its way to the client.
+    pub(super) fn is_headless(&self) -> bool {
+        let state = self.state();
+        matches!(state.phase, Phase::New | Phase::Head) && state.blocked.is_none()
     }
 
     fn heard(&self) {
@@ -119,7 +119,11 @@ pub(super) struct Answering(Arc<Pace>);
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        self.0.enter(Phase::Idle);
+        let mut state = self.0.state();
+        state.answering -= 1;
+        if state.answering == 0 {
+            (state.phase, state.since) = (Phase::Idle, Instant::now());
+        }
     }
 }
 
@@ -127,12 +131,25 @@ impl Drop for Answering {
 pub(super) struct Paced {
     pub(super) stream: TcpStream,
     pub(super) pace: Arc<Pace>,
+    /// Whether a refusal of hyper's was not sent: then the connection stays open for another one.
+    pub(super) refused: bool,
 }
 
 impl Paced {
     fn noted<T>(&self, written: Poll<T>) -> Poll<T> {
         self.pace.wrote(written.is_pending());
         written
+    }
+}
+
+/// How hyper answers a head that it does not take.
+const REFUSAL: &[u8] = b"HTTP/1.1 431 ";
+
+impl Paced {
+    /// Whether this is hyper's own refusal of a head. It is the same for a head that is too large and for a length that is,
+    /// and so it is not sent: the connection ends with an error then, and is told what it was.
+    fn is_refusal(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(REFUSAL) && self.pace.is_headless()
     }
 }
 
@@ -149,6 +166,10 @@ impl AsyncRead for Paced {
 
 impl AsyncWrite for Paced {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_refusal(buf) {
+            self.refused = true;
+            return Poll::Ready(Ok(buf.len()));
+        }
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.noted(written)
     }
@@ -158,6 +179,10 @@ impl AsyncWrite for Paced {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if bufs.first().is_some_and(|first| self.is_refusal(first)) {
+            self.refused = true;
+            return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
+        }
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
         self.noted(written)
     }
@@ -171,6 +196,9 @@ impl AsyncWrite for Paced {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.refused {
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
@@ -200,7 +228,10 @@ mod tests {
         pace.wrote(true);
         assert_eq!(late(&pace), Some((limits.write_timeout - Duration::from_secs(5), Late::Reading)));
         pace.wrote(false);
+        let next = pace.answering();
         drop(answering);
+        assert_eq!(late(&pace), None, "another request is being answered");
+        drop(next);
         assert_eq!(late(&pace), Some((limits.keep_alive, Late::Idle)));
         pace.heard();
         assert_eq!(late(&pace), Some((limits.header_timeout, Late::Head)));

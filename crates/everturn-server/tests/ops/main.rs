@@ -9,6 +9,8 @@ mod documents;
 mod logs;
 mod metrics;
 mod overload;
+mod refused_bodies;
+mod signals;
 mod slow_clients;
 mod traces;
 mod verify;

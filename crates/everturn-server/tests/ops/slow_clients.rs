@@ -120,6 +120,37 @@ fn a_head_that_is_too_large_is_refused() {
     assert!(said.starts_with("HTTP/1.1 431 "), "{said}");
 }
 
+/// A request with a head of so many bytes.
+fn with_head(bytes: usize) -> String {
+    let (start, end) = ("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-A: ", "\r\n\r\n");
+    format!("{start}{}{end}", "x".repeat(bytes - start.len() - end.len()))
+}
+
+#[test]
+fn a_head_may_be_as_large_as_the_limit_and_no_larger() {
+    let dir = tempfile::tempdir().unwrap();
+    for (limit, bytes) in [("8KiB", 8 << 10), ("64KiB", 64 << 10)] {
+        let server = serve(dir.path(), "memory:", &["--header-limit", limit]);
+        let (said, _) = rest(send(&server, &with_head(bytes)));
+        assert!(said.starts_with("HTTP/1.1 200 "), "{limit}: {said}");
+        for more in [1, 100, bytes / 3] {
+            let (said, _) = rest(send(&server, &with_head(bytes + more)));
+            assert!(said.starts_with("HTTP/1.1 431 "), "{limit} and {more}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_length_that_no_body_has_is_too_large_and_no_matter_of_the_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(dir.path(), "memory:", &[]);
+    for length in [u64::MAX, u64::MAX - 1, u64::MAX - 2] {
+        let head = format!("POST /genkit/echo HTTP/1.1\r\nHost: 127.0.0.1\r\n{JSON}Content-Length: {length}\r\n\r\n");
+        let (said, took) = rest(send(&server, &head));
+        assert!(said.starts_with("HTTP/1.1 413 ") && took < SOON, "{length}: {said} after {took:?}");
+    }
+}
+
 #[test]
 fn a_body_that_is_too_large_is_refused_by_the_limit_that_is_set() {
     let dir = tempfile::tempdir().unwrap();
