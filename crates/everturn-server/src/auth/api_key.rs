@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use subtle::{Choice, ConstantTimeEq as _};
 
 use super::token::KeyDigest;
-use super::{Identity, KeyId, Rights, Token};
+use super::{Identity, KeyId, Proof, Rights, Token};
 
 /// What is kept of an API key: everything but the secret.
 ///
@@ -64,6 +64,7 @@ impl ApiKey {
             app: self.app.clone(),
             rights: self.rights,
             key: format!("key:{}", self.id).into(),
+            proof: Proof::Key(self.id.clone()),
         }
     }
 }

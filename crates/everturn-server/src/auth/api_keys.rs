@@ -60,6 +60,11 @@ impl ApiKeys {
         })
     }
 
+    /// Whether a key still opens anything.
+    pub(super) fn is_valid(&self, id: &KeyId, uptime: Duration, now: Timestamp) -> bool {
+        self.with(uptime, |seen| seen.keys.get(id).is_some_and(|key| key.standing(now) == Standing::Valid))
+    }
+
     fn with<T>(&self, uptime: Duration, read: impl FnOnce(&Seen) -> T) -> T {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if uptime.saturating_sub(seen.at) >= LOOK {

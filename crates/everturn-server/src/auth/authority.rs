@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use everturn::Clock;
 
-use super::{ApiKeys, Identity, Jwt, Rate, RateLimit, Token};
+use super::{ApiKeys, Identity, Jwt, Proof, Rate, RateLimit, Token};
 
 /// How often one address may fail to prove who it is.
 const FAILURES: Rate = Rate::per_second(50);
+
+/// How often it is looked whether those who have something open may still have it.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longer than any token we would take.
 const MAX_TOKEN: usize = 4096;
@@ -72,6 +75,23 @@ impl Authority {
         };
         self.requests.take(identity.key.clone(), uptime).map_err(Refusal::TooMany)?;
         Ok(identity)
+    }
+
+    /// Waits until somebody is no longer let in: their key is revoked or has expired, their token has ended, or the server
+    /// asks for keys and did not before.
+    pub(crate) async fn ended(&self, identity: &Identity) {
+        while self.holds(&identity.proof) {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    fn holds(&self, proof: &Proof) -> bool {
+        let (uptime, now) = (self.clock.uptime(), self.clock.now());
+        match proof {
+            Proof::None => !self.asks(),
+            Proof::Key(id) => self.keys.as_ref().is_some_and(|keys| keys.is_valid(id, uptime, now)),
+            Proof::Token(until) => now < *until,
+        }
     }
 
     fn bearer(&self, text: &str) -> Option<Identity> {

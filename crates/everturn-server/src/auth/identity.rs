@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use everturn::{AppName, UserId};
+use everturn::{AppName, Timestamp, UserId};
 
-use super::{Right, Rights};
+use super::{KeyId, Right, Rights};
 
 /// Who sent a request and what they may do. Every request that reaches a handler has one as an extension.
 #[derive(Clone, Debug)]
@@ -17,12 +17,26 @@ pub(crate) struct Identity {
     pub(crate) rights: Rights,
     /// Names the key or the token's subject, and is no secret.
     pub(crate) key: Arc<str>,
+    /// By what this is known.
+    pub(crate) proof: Proof,
+}
+
+/// By what somebody is known, and so until when.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// By nothing: the server lets everybody in.
+    None,
+    /// By a key, until it is revoked or expires.
+    Key(KeyId),
+    /// By a token, until this moment.
+    Token(Timestamp),
 }
 
 impl Identity {
     /// Everybody, on a server that asks for no credentials.
     pub(crate) fn local() -> Self {
-        Self { user: UserId::default_user(), app: None, rights: Rights::up_to(Right::Admin), key: "local".into() }
+        let (user, rights) = (UserId::default_user(), Rights::up_to(Right::Admin));
+        Self { user, app: None, rights, key: "local".into(), proof: Proof::None }
     }
 
     /// Whether an app can be reached.

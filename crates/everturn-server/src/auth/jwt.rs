@@ -14,7 +14,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Deserializer};
 use sha2::Sha256;
 
-use super::{Identity, Rights, private_file};
+use super::{Identity, Proof, Rights, private_file};
 
 /// HMAC-SHA-256 is as strong as its key up to this.
 const MIN_SECRET_BYTES: usize = 32;
@@ -119,7 +119,9 @@ impl Jwt {
         }
         // By the subject, because the same person has another token every hour.
         let key = format!("jwt:{}", claims.sub).into();
-        Some(Identity { user: claims.sub, app: claims.app, rights: claims.rights, key })
+        // What is beyond the clock's range is its end.
+        let proof = Proof::Token(Timestamp::from_micros((claims.exp * 1e6) as i64));
+        Some(Identity { user: claims.sub, app: claims.app, rights: claims.rights, key, proof })
     }
 }
 

@@ -17,7 +17,7 @@ mod token;
 pub(crate) use api_key::{ApiKey, Standing};
 pub(crate) use api_keys::ApiKeys;
 pub(crate) use authority::{Authority, Refusal};
-pub(crate) use identity::Identity;
+pub(crate) use identity::{Identity, Proof};
 pub(crate) use jwt::Jwt;
 pub(crate) use key_file::{KeyFile, Revoked};
 pub(crate) use rate::Rate;

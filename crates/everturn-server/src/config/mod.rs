@@ -64,6 +64,8 @@ pub(crate) struct Limits {
     pub(crate) turns_per_key: usize,
     pub(crate) streams: usize,
     pub(crate) streams_per_key: usize,
+    /// The most bytes of large answers that may wait for their clients.
+    pub(crate) answer_bytes: usize,
 }
 
 impl Config {
@@ -140,6 +142,7 @@ impl Limits {
             turns_per_key: count("max-turns-per-key")?,
             streams: count("max-streams")?,
             streams_per_key: count("max-streams-per-key")?,
+            answer_bytes: size("max-answer-bytes")?,
         })
     }
 }

@@ -116,9 +116,16 @@ pub(crate) const SETTINGS: &[Setting] = &[
     one(CLIENTS, "keep-alive", "TIME", "75s", "How long a connection may stay open between two requests"),
     one(LOAD, "max-connections", "N", "8192", "The most connections at once; one too many is answered 503"),
     one(LOAD, "max-turns", "N", "1024", "The most turns at once, also in the background; one too many is answered 503"),
-    one(LOAD, "max-turns-per-key", "N", "512", "The most requests for turns of one key at once; one too many: 429"),
+    one(LOAD, "max-turns-per-key", "N", "512", "The same for the turns of one key; one too many is answered 429"),
     one(LOAD, "max-streams", "N", "4096", "The most streams and waiting requests at once; one too many: 503"),
     one(LOAD, "max-streams-per-key", "N", "2048", "The same for one key; one too many is answered 429"),
+    one(
+        LOAD,
+        "max-answer-bytes",
+        "SIZE",
+        "256MiB",
+        "The most bytes of large answers that wait for their clients; what is too much is answered 503",
+    ),
     one(STORE, "store-cache", "SIZE", "64MiB", "How much decoded state of sessions is kept at hand"),
     one(STORE, "store-poll", "TIME", "100ms", "How often changes by other processes are looked for"),
     one(

@@ -12,13 +12,56 @@ use super::held::hold;
 use super::problem::Problem;
 use crate::auth::Identity;
 use crate::config::Limits;
-use crate::ops::{Gauge, Metrics, Refusal};
+use crate::ops::{Gauge, Metrics, Refusal, keep_with_request};
 
 /// Where turns are run.
 const TURNS: [&str; 2] = ["/v1/agents/{agent}/turns", "/genkit/{name}"];
 
 /// How addresses end whose answers may take as long as a turn does, or as their reader likes.
 const WAITING: [&str; 5] = ["/export", "/follow", "/stream", "/wait", "/waitForSnapshot"];
+
+/// Addresses of answers that may be large.
+const READS: [&str; 12] = [
+    "/v1/agents/{agent}/sessions",
+    "/v1/agents/{agent}/sessions/{session}/state",
+    "/v1/agents/{agent}/sessions/{session}/events",
+    "/v1/agents/{agent}/sessions/{session}/records",
+    "/v1/agents/{agent}/sessions/{session}/tree",
+    "/v1/agents/{agent}/sessions/{session}/compactions",
+    "/v1/agents/{agent}/sessions/{session}/snapshots",
+    "/v1/agents/{agent}/sessions/{session}/artifacts",
+    "/v1/agents/{agent}/sessions/{session}/artifacts/{artifact}",
+    "/v1/agents/{agent}/sessions/{session}/artifacts/{artifact}/download",
+    "/v1/agents/{agent}/snapshots/{snapshot}",
+    "/v1/agents/{agent}/snapshots/{snapshot}/diff",
+];
+
+/// What a request asks for, as far as bounds are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// A turn.
+    Turn,
+    /// Something that may take as long as a turn does, or as its reader likes.
+    Wait,
+    /// Something that may be large.
+    Read,
+    Other,
+}
+
+impl Asks {
+    pub(super) fn of(request: &Request) -> Self {
+        let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        if request.method() == Method::POST && TURNS.contains(&route) {
+            Self::Turn
+        } else if WAITING.iter().any(|end| route.ends_with(end)) {
+            Self::Wait
+        } else if route.ends_with("/getSnapshot") || request.method() == Method::GET && READS.contains(&route) {
+            Self::Read
+        } else {
+            Self::Other
+        }
+    }
+}
 
 /// What may go on at once.
 #[derive(Debug)]
@@ -41,19 +84,20 @@ impl Admission {
     }
 
     fn admit(&self, request: &Request) -> Result<Admitted, Refusal> {
-        let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        let is_turn = request.method() == Method::POST && TURNS.contains(&route);
+        let asks = Asks::of(request);
         let accepts = |accept: &HeaderValue| accept.to_str().is_ok_and(|text| text.contains("text/event-stream"));
-        let is_stream =
-            WAITING.iter().any(|end| route.ends_with(end)) || request.headers().get_all(ACCEPT).iter().any(accepts);
+        let is_stream = asks == Asks::Wait || request.headers().get_all(ACCEPT).iter().any(accepts);
         let key = request.extensions().get::<Identity>().map_or_else(|| "".into(), |identity| identity.key.clone());
         let mut admitted = Admitted::default();
-        if is_turn {
-            // Those in the background count too, though nobody waits for them.
+        if asks == Asks::Turn {
+            // Those count too that no request began: the ones that are taken over from a server that died.
             if self.metrics.turns_running.get() >= self.most_turns {
                 return Err(Refusal::Turns);
             }
-            admitted.turn = Some(self.turns.take(&key).map_err(|full| full.of(Refusal::Turns, Refusal::TurnsOfKey))?);
+            let taken = self.turns.take(&key).map_err(|full| full.of(Refusal::Turns, Refusal::TurnsOfKey));
+            let slot = Arc::new(taken?);
+            keep_with_request(slot.clone());
+            admitted.turn = Some(slot);
         }
         if is_stream {
             let taken = self.streams.take(&key).map_err(|full| full.of(Refusal::Streams, Refusal::StreamsOfKey));
@@ -67,7 +111,8 @@ impl Admission {
 #[derive(Default)]
 #[allow(dead_code, reason = "held until it is dropped")]
 struct Admitted {
-    turn: Option<Slot>,
+    /// A turn that goes on in the background goes on taking it up.
+    turn: Option<Arc<Slot>>,
     stream: Option<Slot>,
 }
 
@@ -93,7 +138,9 @@ fn refused(why: Refusal) -> Response {
         }
         Refusal::StreamsOfKey => ("RESOURCE_EXHAUSTED", "5", "too many streams of this key are open: close one"),
         Refusal::Streams => ("UNAVAILABLE", "5", "too many streams are open: try again later"),
-        Refusal::Turns | Refusal::Connections => ("UNAVAILABLE", "1", "too many turns run at once: try again later"),
+        Refusal::Turns | Refusal::Connections | Refusal::AnswerBytes => {
+            ("UNAVAILABLE", "1", "too many turns run at once: try again later")
+        }
     };
     let mut response = Problem::new(status, detail).into_response();
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(seconds));

@@ -57,9 +57,12 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The same whether there was no key, an unknown, an expired or a revoked one: what was wrong would help only those who
 /// try.
-fn stranger() -> Response {
-    let problem = Problem::new("UNAUTHENTICATED", "this needs a valid key: send `Authorization: Bearer KEY`");
-    ([(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"everturn\""))], problem).into_response()
+pub(super) fn stranger() -> Response {
+    ([(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"everturn\""))], not_known()).into_response()
+}
+
+pub(super) fn not_known() -> Problem {
+    Problem::new("UNAUTHENTICATED", "this needs a valid key: send `Authorization: Bearer KEY`")
 }
 
 fn too_many(wait: Duration) -> Response {

@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod answers;
 mod body;
 mod connections;
 mod cors;
@@ -14,9 +15,11 @@ mod large;
 mod left;
 mod limits;
 mod observe;
+mod open;
 mod operations;
 mod pace;
 mod problem;
+mod queue;
 mod server;
 mod v1;
 

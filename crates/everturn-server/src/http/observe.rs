@@ -17,7 +17,7 @@ use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use super::held::hold;
-use crate::ops::{Answered, Metrics};
+use crate::ops::{Answered, Metrics, REQUESTS};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -90,7 +90,7 @@ where
 /// The span of a request, below the one that its sender names.
 fn span(method: &'static str, headers: &HeaderMap) -> tracing::Span {
     let span = tracing::info_span!(
-        target: "everturn::http",
+        target: REQUESTS,
         "request",
         otel.name = method,
         otel.kind = "server",

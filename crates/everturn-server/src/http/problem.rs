@@ -53,7 +53,7 @@ impl Problem {
         self
     }
 
-    fn http(&self) -> StatusCode {
+    pub(crate) fn http(&self) -> StatusCode {
         self.code.unwrap_or_else(|| http_code(&self.error.status))
     }
 }

@@ -14,6 +14,7 @@ use everturn::Registry;
 use tokio::net::TcpListener;
 
 use super::admission::{Admission, admit};
+use super::answers::{self, Answers};
 use super::connections::{self, Listening};
 use super::operations::{self, Operations};
 use super::problem::Problem;
@@ -108,9 +109,14 @@ impl Server {
 }
 
 fn router(agents: Registry, access: Access, limits: Arc<Limits>, operations: Arc<Operations>) -> Router {
-    let metrics = operations.metrics.clone();
+    let (metrics, access) = (operations.metrics.clone(), Arc::new(access));
     let stopping = v1::Stopping::from(operations.stopping.clone());
-    let inside = Inside { admission: Admission::new(&limits, metrics.clone()), stopping };
+    let inside = Inside {
+        admission: Admission::new(&limits, metrics.clone()),
+        answers: Arc::new(Answers::new(&limits, metrics.clone())),
+        access: access.clone(),
+        stopping,
+    };
     let routes = Router::new()
         .merge(operations::routes(operations))
         .nest("/genkit", genkit::routes(agents.clone()))
@@ -128,7 +134,7 @@ fn router(agents: Registry, access: Access, limits: Arc<Limits>, operations: Arc
 struct Front {
     metrics: Arc<Metrics>,
     limits: Arc<Limits>,
-    access: Access,
+    access: Arc<Access>,
 }
 
 /// The way in, as one layer: axum copies all that is inside of a layer for each request, and layers inside each other are
@@ -152,13 +158,17 @@ async fn enter(
 /// What a request goes through that has found its route.
 struct Inside {
     admission: Admission,
+    answers: Arc<Answers>,
+    access: Arc<Access>,
     stopping: v1::Stopping,
 }
 
 async fn enter_route(State(inside): State<Arc<Inside>>, mut request: Request, next: Next) -> Response {
     observe::note_route(&request);
     request.extensions_mut().insert(inside.stopping.clone());
-    admit(&inside.admission, request, |request| next.run(request)).await
+    let Inside { admission, answers, access, .. } = &*inside;
+    let bounded = |request| answers::bound(answers, access, request, |request| next.run(request));
+    admit(admission, request, bounded).await
 }
 
 async fn enter_locally(request: Request, next: Next) -> Response {

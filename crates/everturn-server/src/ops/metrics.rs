@@ -49,7 +49,17 @@ impl Gauge {
     }
 
     pub(crate) fn down(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.sub(1);
+    }
+
+    /// Adds so many if there are no more than the most then, or if there are none now; whether it did.
+    pub(crate) fn add_up_to(&self, more: usize, most: usize) -> bool {
+        let add = |now: usize| now.checked_add(more).filter(|then| now == 0 || *then <= most);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    pub(crate) fn sub(&self, less: usize) {
+        self.0.fetch_sub(less, Ordering::Relaxed);
     }
 }
 
@@ -61,10 +71,12 @@ pub(crate) enum Refusal {
     TurnsOfKey,
     Streams,
     StreamsOfKey,
+    AnswerBytes,
 }
 
 impl Refusal {
-    const ALL: [Self; 5] = [Self::Connections, Self::Turns, Self::TurnsOfKey, Self::Streams, Self::StreamsOfKey];
+    const ALL: [Self; 6] =
+        [Self::Connections, Self::Turns, Self::TurnsOfKey, Self::Streams, Self::StreamsOfKey, Self::AnswerBytes];
 
     fn name(self) -> &'static str {
         match self {
@@ -73,6 +85,7 @@ impl Refusal {
             Self::TurnsOfKey => "turns_per_key",
             Self::Streams => "streams",
             Self::StreamsOfKey => "streams_per_key",
+            Self::AnswerBytes => "answer_bytes",
         }
     }
 }
@@ -100,6 +113,7 @@ pub(crate) struct Metrics {
     pub(crate) turns_running: Gauge,
     pub(crate) connections: Arc<Gauge>,
     pub(crate) streams: Arc<Gauge>,
+    pub(crate) answer_bytes: Arc<Gauge>,
     reopened: AtomicU64,
     lines_dropped: AtomicU64,
 }
@@ -119,6 +133,7 @@ impl Metrics {
             turns_running: Gauge::default(),
             connections: Arc::default(),
             streams: Arc::default(),
+            answer_bytes: Arc::default(),
             reopened: AtomicU64::new(0),
             lines_dropped: AtomicU64::new(0),
         }
@@ -162,6 +177,8 @@ impl Metrics {
         out.single("everturn_connections_open", "gauge", "Connections that are open.", self.connections.get());
         let help = "Streams and waiting requests that are open.";
         out.single("everturn_streams_open", "gauge", help, self.streams.get());
+        let help = "Bytes of large answers that wait for their clients.";
+        out.single("everturn_answer_bytes", "gauge", help, self.answer_bytes.get());
         self.store_to(&mut out);
         if let Some(store) = store {
             sqlite_to(&mut out, &store.stats());

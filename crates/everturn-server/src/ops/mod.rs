@@ -11,3 +11,4 @@ pub(crate) use health::{Health, NotReady, watch};
 pub(crate) use metrics::{Answered, Gauge, Metrics, Refusal};
 pub(crate) use process::raise_file_limit;
 pub(crate) use telemetry::Telemetry;
+pub(crate) use turns::{REQUESTS, keep_with_request};

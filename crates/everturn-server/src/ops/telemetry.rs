@@ -21,7 +21,7 @@ use tracing_subscriber::{Layer, Registry};
 
 use super::log::{Flush, Lines};
 use super::metrics::Metrics;
-use super::turns::{CountTurns, is_turn};
+use super::turns::{self, CountTurns};
 use crate::config::{Config, LogFormat};
 
 /// How long sending spans to the collector may take.
@@ -60,7 +60,7 @@ impl Telemetry {
         if traces.is_some() {
             opentelemetry::global::set_text_map_propagator(TraceContextPropagator::new());
         }
-        let turns = CountTurns(metrics.clone()).with_filter(filter_fn(is_turn)).boxed();
+        let turns = CountTurns(metrics.clone()).with_filter(filter_fn(turns::counts)).boxed();
         // Those that are there: one that may be there keeps others from knowing that nobody wants their spans.
         let layers: Vec<_> = [Some(log), Some(turns), otel].into_iter().flatten().collect();
         tracing_subscriber::registry().with(layers).try_init().context("logs are on already")?;

@@ -7,21 +7,41 @@ use std::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
-use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::{Layer, Registry};
 
 use super::metrics::Metrics;
 
 /// The name of a turn's span.
 const TURN: &str = "sessionFlow/turn";
 
+/// The target of the spans of requests.
+pub(crate) const REQUESTS: &str = "everturn::http";
+
 /// Counts turns as their spans begin and end.
 pub(super) struct CountTurns(pub(super) Arc<Metrics>);
 
-/// Whether a span is a turn's. For the filter of the layer: other spans cost it nothing.
-pub(super) fn is_turn(metadata: &Metadata<'_>) -> bool {
+/// Whether a span is a turn's.
+fn is_turn(metadata: &Metadata<'_>) -> bool {
     metadata.is_span() && metadata.name() == TURN && metadata.target().starts_with("everturn::")
+}
+
+/// Whether a span must be there for turns to be counted: a turn's, or that of a request, which may begin some. For the
+/// filter of the layer: other spans cost it nothing.
+pub(super) fn counts(metadata: &Metadata<'_>) -> bool {
+    is_turn(metadata) || metadata.is_span() && metadata.target() == REQUESTS
+}
+
+/// Keeps something as long as the request that runs here, or anything that it began, goes on: a turn in the background
+/// has the span of its request above its own. Where nobody counts turns it is dropped.
+pub(crate) fn keep_with_request<T: Send + Sync + 'static>(kept: T) {
+    struct Kept<T>(#[allow(dead_code, reason = "held until the span closes")] T);
+    tracing::Span::current().with_subscriber(|(id, subscriber)| {
+        if let Some(span) = subscriber.downcast_ref::<Registry>().and_then(|registry| registry.span(id)) {
+            span.extensions_mut().replace(Kept(kept));
+        }
+    });
 }
 
 /// A turn that runs.
@@ -60,7 +80,7 @@ fn outcome(reason: Option<&str>) -> &'static str {
 
 impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for CountTurns {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        let Some(span) = context.span(id) else { return };
+        let Some(span) = context.span(id).filter(|span| is_turn(span.metadata())) else { return };
         let mut told = Told::default();
         attributes.record(&mut told);
         span.extensions_mut().insert(Running { since: Instant::now(), told });

@@ -5,6 +5,7 @@ mod browsers;
 mod common;
 mod credentials;
 mod keys;
+mod open;
 mod others;
 mod strangers;
 mod tokens;

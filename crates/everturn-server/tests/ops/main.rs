@@ -1,5 +1,6 @@
 //! `everturn serve` as whoever runs it has it: its settings, its limits, its numbers, its logs and its bad days.
 
+mod answers;
 mod backup;
 #[path = "../common/mod.rs"]
 mod common;

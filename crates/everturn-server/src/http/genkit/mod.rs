@@ -21,6 +21,8 @@ use super::identify::demand;
 use super::large::away;
 use super::problem::Problem;
 use crate::auth::{Identity, Right};
+pub(super) use turn::last_frame;
+
 use request::{Lookup, read_lookup, read_snapshot_id, read_turn};
 
 #[derive(Clone)]

@@ -9,16 +9,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use everturn::{AgentClient, Error, ErrorKind, SchemaViolation, TurnError};
 use futures_util::stream::unfold;
-use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::frames::{Frame, frame};
 use super::request::Turn;
 use super::wire::{self, AgentOutput};
 use crate::http::large::away;
 use crate::http::problem::Problem;
-
-/// Frames that may wait for the network.
-const QUEUED_FRAMES: usize = 64;
+use crate::http::queue::{self, Frames};
 
 /// A turn whose client waits for its result. A client that goes away drops this, and that aborts the turn.
 pub(super) async fn plain(agent: Arc<dyn AgentClient>, turn: Turn) -> Result<Response, Problem> {
@@ -29,29 +27,33 @@ pub(super) async fn plain(agent: Arc<dyn AgentClient>, turn: Turn) -> Result<Res
 
 /// A turn whose client follows it, frame by frame. The last frame is a result or an error, whatever happens.
 pub(super) fn streamed(agent: Arc<dyn AgentClient>, turn: Turn) -> Response {
-    let (frames, queue) = mpsc::channel::<String>(QUEUED_FRAMES);
-    tokio::spawn(follow(agent, turn, frames));
-    let body = unfold(queue, |mut queue| async { queue.recv().await.map(|frame| (Ok::<_, Infallible>(frame), queue)) });
+    let (frames, queue) = queue::frames();
+    tokio::spawn(follow(agent, turn, frames).in_current_span());
+    let body = unfold(queue, |mut queue| async { queue.next().await.map(|frame| (Ok::<_, Infallible>(frame), queue)) });
     ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(body)).into_response()
 }
 
 /// A request that could not even be read, told as its stream's only frame: the client looks for it there.
 pub(super) fn refused_stream(problem: &Problem) -> Response {
-    let text = frame::<()>(&Frame::Error(&problem.error)).unwrap_or_else(|_| UNWRITABLE.to_owned());
-    ([(CONTENT_TYPE, "text/event-stream")], text).into_response()
+    ([(CONTENT_TYPE, "text/event-stream")], last_frame(problem)).into_response()
+}
+
+/// The frame of an error, which is the last one.
+pub(in crate::http) fn last_frame(problem: &Problem) -> String {
+    frame::<()>(&Frame::Error(&problem.error)).unwrap_or_else(|_| UNWRITABLE.to_owned())
 }
 
 /// What is sent when not even an error can be written.
 const UNWRITABLE: &str = "data: {\"error\":{\"status\":\"INTERNAL\",\"message\":\"internal error\"}}\n\n";
 
-async fn follow(agent: Arc<dyn AgentClient>, turn: Turn, frames: mpsc::Sender<String>) {
+async fn follow(agent: Arc<dyn AgentClient>, turn: Turn, frames: Frames) {
     let sender = frames.clone();
     let send = move |text: String| {
         let sender = sender.clone();
-        async move { sender.send(text).await.is_ok() }
+        async move { sender.send(text).await }
     };
     // In a task of its own, so that even a panic here ends the stream with a frame.
-    let work = tokio::spawn(async move { run(agent, turn, send).await });
+    let work = tokio::spawn(async move { run(agent, turn, send).await }.in_current_span());
     let abort = work.abort_handle();
     let result = tokio::select! {
         done = work => done,
@@ -68,11 +70,11 @@ async fn follow(agent: Arc<dyn AgentClient>, turn: Turn, frames: mpsc::Sender<St
     };
     match last {
         Ok(text) => {
-            let _ = frames.send(text).await;
+            frames.send(text).await;
         }
         Err(error) => {
             tracing::error!(%error, "a result could not be written");
-            let _ = frames.send(UNWRITABLE.to_owned()).await;
+            frames.send(UNWRITABLE.to_owned()).await;
         }
     }
 }

@@ -72,17 +72,24 @@ async fn page(
     own: &Own,
     session: &SessionId,
     query: PageQuery,
-    which: impl FnOnce(ArtifactQuery) -> ArtifactQuery,
+    which: impl Fn(ArtifactQuery) -> ArtifactQuery,
 ) -> Result<Listing, Problem> {
     let sessions = own.raw_sessions()?;
     let limit = limit(query.limit)?;
     let behind = query.cursor.as_deref().map(read_cursor).transpose()?;
     let mut found = sessions.artifacts(session, |query| which(query).page(behind, limit + 1)).await?;
-    let more = found.len() > limit;
+    let all = found.len() <= limit;
     found.truncate(limit);
-    let last = found.last().filter(|_| more).map(|last| (last.version.name.clone(), last.version.version));
-    let next = last.as_ref().map(cursor_of).transpose()?;
-    Ok(Listing { items: found.into_iter().map(Listed::from).collect(), next })
+    let last = found.last().map(|last| (last.version.name.clone(), last.version.version));
+    let items: Vec<_> = found.into_iter().map(Listed::from).collect();
+    // Contents are read with them, so there may be fewer than were asked for and more behind them.
+    let more = match (all, &last) {
+        (false, _) => true,
+        (true, None) => false,
+        (true, last) => !sessions.artifacts(session, |query| which(query).page(last.clone(), 1)).await?.is_empty(),
+    };
+    let next = last.as_ref().filter(|_| more).map(cursor_of).transpose()?;
+    Ok(Listing { items, next })
 }
 
 /// Lists the newest version of each of a session's named artifacts. Rewinds do not hide them.

@@ -9,29 +9,26 @@ use axum::response::{IntoResponse as _, Response};
 use everturn::{Error, ErrorKind, Position};
 use futures_util::stream::unfold;
 use serde::Serialize;
-use tokio::sync::mpsc;
 
 use super::problem::Problem;
-
-/// Frames that may wait for the network.
-const QUEUED: usize = 64;
+use crate::http::queue;
 
 /// How long a stream is silent before a comment shows that it is alive, and finds out whether its reader is.
 const SILENCE: Duration = Duration::from_secs(15);
 
 /// Where the frames of a stream go.
 #[derive(Clone)]
-pub(super) struct Frames(mpsc::Sender<String>);
+pub(super) struct Frames(queue::Frames);
 
 impl Frames {
     /// Sends an event. A reader that has gone is noticed elsewhere, by [`respond`].
     pub(super) async fn send<T: Serialize>(&self, name: &str, id: Option<Position>, data: &T) -> Result<(), Problem> {
-        let _ = self.0.send(frame(name, id, data)?).await;
+        self.0.send(frame(name, id, data)?).await;
         Ok(())
     }
 }
 
-fn frame<T: Serialize>(name: &str, id: Option<Position>, data: &T) -> Result<String, Problem> {
+pub(super) fn frame<T: Serialize>(name: &str, id: Option<Position>, data: &T) -> Result<String, Problem> {
     // Line feeds inside strings are escaped by JSON itself; those between tokens of what was kept as it came mean nothing.
     let unwritable = |error| Error::new(ErrorKind::Internal, "an event cannot be written").with_source(error);
     let json = serde_json::to_string(data).map_err(unwritable)?.replace(['\n', '\r'], " ");
@@ -46,7 +43,7 @@ where
     F: FnOnce(Frames) -> W,
     W: Future<Output = Result<(), Problem>> + Send + 'static,
 {
-    let (sender, queue) = mpsc::channel(QUEUED);
+    let (sender, queue) = queue::frames();
     // In a task of its own, so that even a panic ends the stream with an event.
     let task = tokio::spawn(work(Frames(sender.clone())));
     tokio::spawn(async move {
@@ -66,7 +63,7 @@ where
         let _ = Frames(sender).send("error", None, &problem).await;
     });
     let body = unfold(queue, |mut queue| async {
-        let frame = match tokio::time::timeout(SILENCE, queue.recv()).await {
+        let frame = match tokio::time::timeout(SILENCE, queue.next()).await {
             Ok(frame) => frame?,
             Err(_) => ":\n\n".to_owned(),
         };

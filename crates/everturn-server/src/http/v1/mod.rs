@@ -39,7 +39,7 @@ use utoipa_axum::routes;
 
 use problem::Problem;
 use reference::Reference;
-pub(super) use reword::reword;
+pub(super) use reword::{last_event, reword};
 pub(super) use stopping::Stopping;
 
 /// The routes below `/v1`.

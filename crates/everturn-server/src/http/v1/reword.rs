@@ -8,8 +8,9 @@ use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use axum::response::{IntoResponse as _, Response};
 use everturn::ErrorKind;
 
+use super::frames::frame;
 use super::problem::Problem;
-use crate::http::problem::Told;
+use crate::http::problem::{self as http, Told};
 
 /// Says again as a [`Problem`] what went wrong below `/v1`.
 pub(in crate::http) async fn reword<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
@@ -34,6 +35,14 @@ fn said_again(response: Response, what: String) -> Response {
         parts.headers.insert(CONTENT_TYPE, kind.clone());
     }
     Response::from_parts(parts, body)
+}
+
+/// The last event of a stream that is ended from outside.
+pub(in crate::http) fn last_event(ended: &http::Problem) -> String {
+    let status = ended.http();
+    let problem = Problem::new(status, code_of(status), ended.error.message.clone());
+    // A problem is a few plain texts, and those can be written.
+    frame("error", None, &problem).unwrap_or_default()
 }
 
 fn code_of(status: StatusCode) -> &'static str {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::auth::{Identity, Right, Rights};
+use crate::auth::{Identity, Proof, Right, Rights};
 
 /// The API with callers named by a header: a name, and the rights after it.
 async fn serve() -> String {
@@ -26,7 +26,8 @@ async fn serve() -> String {
             rights if rights.contains("write") => Right::Write,
             _ => Right::Read,
         };
-        let caller = Identity { user, app: None, rights: Rights::up_to(highest), key: "test".into() };
+        let caller =
+            Identity { user, app: None, rights: Rights::up_to(highest), key: "test".into(), proof: Proof::None };
         request.extensions_mut().insert(caller);
         next.run(request).await
     });
