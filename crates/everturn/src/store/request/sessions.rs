@@ -282,7 +282,8 @@ impl Cursor {
     }
 }
 
-/// Some items, and where to go on.
+/// Some items, and where to go on. There may be fewer than were asked for: it was the last page only if there is nowhere
+/// to go on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page<T> {
     /// The items.
