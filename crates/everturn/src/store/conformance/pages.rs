@@ -27,8 +27,8 @@ async fn heavy(t: &Bench) -> Check<SessionKey> {
         let other = CreateSession::at(super::bench::key(&format!("other {i}")));
         let key = SessionKey::new(other.app.clone(), other.user.clone(), there(other.id.clone(), "an id")?);
         t.store.create(other).await?;
-        let mut notes = UpdateSession::default();
-        notes.set_metadata = [("notes".to_owned(), json(&format!("\"{}\"", "n".repeat(500 * (i + 1)))))].into();
+        let notes = json(&format!("\"{}\"", "n".repeat(500 * (i + 1))));
+        let notes = UpdateSession { set_metadata: [("notes".to_owned(), notes)].into(), ..UpdateSession::default() };
         t.store.update(&key, notes).await?;
     }
     Ok(session)
