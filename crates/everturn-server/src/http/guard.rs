@@ -55,7 +55,7 @@ fn check(headers: &HeaderMap, names: Names, origins: &[Origin]) -> Result<(), Pr
     };
     let host = only(headers, &HOST).map_err(|()| refused("the Host header cannot be read"))?;
     let host = host.ok_or_else(|| refused("the Host header is missing"))?;
-    if names == Names::Loopback && !is_loopback(name_of(host)) {
+    if names == Names::Loopback && !name_of(host).is_some_and(is_loopback) {
         return Err(refused("the Host header names another machine"));
     }
     let origin = only(headers, &ORIGIN).map_err(|()| refused("the Origin header cannot be read"))?;
@@ -76,12 +76,14 @@ pub(super) fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Opti
     if values.next().is_some() { Err(()) } else { Ok(first) }
 }
 
-/// The host without its port.
-fn name_of(host: &str) -> &str {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.split_once(']').map_or("", |(name, _)| name);
-    }
-    host.rsplit_once(':').map_or(host, |(name, _)| name)
+/// The host without its port; nothing where that is no port.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(name)
 }
 
 fn is_loopback(name: &str) -> bool {
@@ -114,6 +116,11 @@ mod tests {
     #[test]
     fn a_name_that_was_pointed_here_does_not() {
         for host in ["evil.example:4100", "127.0.0.1.evil.example", "localhost.evil.example", "", "10.0.0.1", "[::1"] {
+            assert!(!passes(&[("host", host)]), "{host}");
+        }
+        for host in
+            ["[::1]evil", "localhost:", "127.0.0.1:port", "127.0.0.1:99999", "localhost:+80", "::1", "localhost:1:2"]
+        {
             assert!(!passes(&[("host", host)]), "{host}");
         }
         assert!(!passes(&[]), "no Host at all");
