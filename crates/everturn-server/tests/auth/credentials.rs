@@ -45,6 +45,7 @@ fn tokens() -> Vec<(String, String)> {
         r#"{"typ":"JWT"}"#,
         r#"{"alg":"HS256","alg":"HS256"}"#,
         r#"{"alg":"none","alg":"HS256"}"#,
+        r#"["HS256"]"#,
         r#"{"alg":"HS256","crit":["exp"]}"#,
         r#"{"alg":"HS256","crit":[]}"#,
         r#"{"alg":"HS256","crit":null}"#,

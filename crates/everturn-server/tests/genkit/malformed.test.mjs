@@ -43,6 +43,7 @@ const withInit = (init) => ({ data: { message: user('x') }, init });
 for (const [what, body, why] of [
   ['an empty body', '', /./],
   ['a body that is a list', [], /./],
+  ['a body with its members in a list', [{ message: user('x') }], /object/],
   ['a body without data', { init: {} }, /./],
   ['data that is a text', { data: 'hi', init: {} }, /./],
   ['a message that is a text', { data: { message: 'hi' }, init: {} }, /message/],

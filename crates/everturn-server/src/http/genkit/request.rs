@@ -67,6 +67,10 @@ struct LookupData {
 
 /// Reads a part of the request, naming it in what is wrong with it.
 fn read<T: serde::de::DeserializeOwned>(json: &Json, what: &str, members: &str) -> Result<T, Problem> {
+    // serde would also take the members' values in a list.
+    if !json.as_str().starts_with('{') {
+        return Err(Problem::invalid(format!("{what} is not an object: send {members}")));
+    }
     json.to().map_err(|error| {
         let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         Problem::invalid(format!("{what} is not as it should be ({members}): {cause}"))
