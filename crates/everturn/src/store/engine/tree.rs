@@ -44,6 +44,7 @@ pub(crate) fn tree(read: &dyn Read, env: &Env<'_>, query: &TreeQuery) -> Result<
         nodes: Vec::new(),
         of_turn: HashMap::new(),
         open: HashSet::new(),
+        lost: HashSet::new(),
         more: false,
     };
     let scan = Scan {
@@ -81,6 +82,8 @@ struct Growing<'a> {
     of_turn: HashMap<u64, usize>,
     /// Turns of this page that have ended, and whose end has not been read yet.
     open: HashSet<u64>,
+    /// Those of them that were lost: another attempt may follow.
+    lost: HashSet<u64>,
     more: bool,
 }
 
@@ -103,7 +106,7 @@ impl Growing<'_> {
             let body = Body::decode(&row.body).map_err(|e| damaged(meta, e))?;
             self.tell(at, meta, &body)?;
         }
-        Ok(if self.more && self.open.is_empty() { Flow::Stop } else { Flow::More })
+        Ok(if self.more && self.open.is_empty() && self.lost.is_empty() { Flow::Stop } else { Flow::More })
     }
 
     fn begin(&mut self, meta: &RecordMeta) -> Result<()> {
@@ -180,10 +183,11 @@ impl Growing<'_> {
             (node.status, node.finish_reason) = (status.into(), outcome.finish_reason);
             node.error = outcome.error.clone();
             self.bytes = self.bytes.saturating_sub(weight(&node.error)?);
-            // One that was lost may have been run again since.
-            if !outcome.lost {
-                self.open.remove(&turn);
-            }
+            self.open.remove(&turn);
+            match outcome.lost {
+                true => self.lost.insert(turn),
+                false => self.lost.remove(&turn),
+            };
         }
         if matches!(meta.kind, RecordKind::End | RecordKind::Edit) {
             node.orphaned = !self.lines.hold(read, meta)?;
