@@ -197,6 +197,6 @@ async fn files_of_older_formats_are_migrated() {
         drop(store);
         let conn = rusqlite::Connection::open(&path).unwrap();
         let format: i32 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        assert_eq!(format, 4);
+        assert_eq!(format, 5);
     }
 }
