@@ -166,7 +166,7 @@ impl Run {
             Err(error) => {
                 self.end_stream();
                 self.def.local.ended(begun.turn);
-                self.void(store, &begun, &error, None).await;
+                self.void(store, &begun, &error).await;
                 return Err(error);
             }
         }

@@ -114,16 +114,21 @@ impl Run {
                 ErrorKind::Fenced | ErrorKind::Aborted | ErrorKind::Deleted => {
                     (Ending::Stopped(Stop::Lost(error)), None)
                 }
-                kind => {
-                    // Nobody was told yet how a turn in the background ends: it may still end as it was meant.
-                    let meant = self.is_background() && error.is_stores();
-                    let meant = meant.then(|| self.end_request(&begun, &ending, snapshot));
-                    if kind == ErrorKind::UnknownOutcome {
-                        let end = meant.unwrap_or_else(|| voided(&begun, &error));
-                        self.def.local.unwritten.add(store, end, Certainty::Unknown);
-                        return (Ending::Stopped(Stop::InDoubt(in_doubt(begun.turn, error))), None);
-                    }
-                    let receipt = self.void(store, &begun, &error, meant).await;
+                kind if error.is_stores() && (self.is_background() || kind == ErrorKind::UnknownOutcome) => {
+                    // Nobody was told yet how a turn in the background ends: it still ends as it was meant, when the store writes.
+                    let end = match self.is_background() {
+                        true => self.end_request(&begun, &ending, snapshot),
+                        false => voided(&begun, &error),
+                    };
+                    self.def.local.unwritten.add(store, end, Certainty::Unknown);
+                    let stop = match kind {
+                        ErrorKind::UnknownOutcome => Stop::InDoubt(in_doubt(begun.turn, error)),
+                        _ => Stop::Broken(error),
+                    };
+                    (Ending::Stopped(stop), None)
+                }
+                _ => {
+                    let receipt = self.void(store, &begun, &error).await;
                     (Ending::Stopped(Stop::Broken(error)), receipt)
                 }
             },
@@ -139,25 +144,14 @@ impl Run {
         }
     }
 
-    /// The turn cannot go on or end as it was meant, and must still end: now, or as soon as the store writes again, and
-    /// then as it was meant where that still may be.
-    pub(super) async fn void(
-        &self,
-        store: &Arc<dyn Store>,
-        begun: &Begun,
-        error: &Error,
-        meant: Option<EndTurn>,
-    ) -> Option<Receipt> {
+    /// The turn cannot go on or end as it was meant, and must still end: now, or as soon as the store writes again.
+    pub(super) async fn void(&self, store: &Arc<dyn Store>, begun: &Begun, error: &Error) -> Option<Receipt> {
         let void = voided(begun, error);
         match store.end(void.clone()).await {
             Ok(receipt) => Some(receipt),
             Err(also) => {
                 tracing::warn!(error = %also, turn = %begun.turn, "a turn was not ended; it is tried again");
-                let (end, certainty) = match meant {
-                    Some(end) => (end, Certainty::Unknown),
-                    None => (void, Certainty::NotKept),
-                };
-                self.def.local.unwritten.add(store, end, certainty);
+                self.def.local.unwritten.add(store, void, Certainty::NotKept);
                 None
             }
         }

@@ -338,10 +338,20 @@ on_every_store! {
         let faults = Faults::default();
         let (agent, gate) = held(faults.store(home.store()));
         let id = agent.run(detached("one"), Init::session(sid("s"))).await.unwrap().snapshot_id.unwrap();
-        faults.fail(Write::End, ErrorKind::Unavailable);
+        faults.fail(Write::End, ErrorKind::Internal);
         gate.go();
         let failed = in_time(agent.wait(id, None)).await.unwrap();
-        assert_eq!((failed.status, failed.error.unwrap().status.as_str()), (SnapshotStatus::Failed, "UNAVAILABLE"));
+        assert_eq!((failed.status, failed.error.unwrap().status.as_str()), (SnapshotStatus::Failed, "INTERNAL"));
+    }
+
+    async fn an_end_that_cannot_be_written_now_is_written_as_it_was_meant_when_the_store_writes_again(home: Home) {
+        let faults = Faults::default();
+        let (agent, gate) = held(faults.store(home.store()));
+        let id = agent.run(detached("one"), Init::session(sid("s"))).await.unwrap().snapshot_id.unwrap();
+        faults.fail(Write::End, ErrorKind::Unavailable);
+        gate.go();
+        let ended = in_time(agent.wait(id, None)).await.unwrap();
+        assert_eq!((ended.status, ended.error), (SnapshotStatus::Completed, None));
     }
 
     async fn pending_work_cannot_be_resumed(home: Home) {
