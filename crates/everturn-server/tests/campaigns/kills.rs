@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, PATIENCE, Peers, Refusals, Rng, THE_DEAD_ARE_ENDED, Tally, Way, check_accounts, clients, exports_come_in,
-    none_is_left_open, seeded, setting, settle, sound,
+    Client, PATIENCE, Peers, Refusals, Rng, Tally, Way, check_accounts, clients, exports_come_in, none_is_left_open,
+    seeded, setting, settle, sound,
 };
 
 /// Who takes part, and in which session.
@@ -64,9 +64,7 @@ fn campaign(count: usize, mut rng: Rng, attack: impl FnOnce(&mut Peers, &mut Rng
 fn check(peers: &Peers, clients: &[Client]) -> usize {
     let server = peers.address(0);
     let given_up = check_accounts(server, clients);
-    if THE_DEAD_ARE_ENDED {
-        none_is_left_open(server, clients);
-    }
+    none_is_left_open(server, clients);
     exports_come_in(server, clients);
     given_up
 }

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{
-    Event, PATIENCE, Peers, Rng, THE_DEAD_ARE_ENDED, events, get, post, seeded, setting, start_stream, until,
-};
+use crate::support::{Event, PATIENCE, Peers, Rng, events, get, post, seeded, setting, start_stream, until};
 
 /// How long a reader sits before a stream on which nothing comes, before it goes and comes back.
 const BORED: Duration = Duration::from_secs(2);
@@ -152,9 +150,6 @@ fn readers_of_a_turn_whose_server_is_killed_get_to_its_end() {
 
 #[test]
 fn the_stream_of_an_attached_turn_whose_server_was_killed_ends() {
-    if !THE_DEAD_ARE_ENDED {
-        return;
-    }
     let mut rng = seeded(73);
     let dir = tempfile::tempdir().unwrap();
     let mut peers = Peers::new(dir.path(), dir.path(), 2);

@@ -8,7 +8,7 @@ use everturn::store::{SqliteStore, Store as _, VerifyScope};
 use serde_json::{Value, json};
 
 use super::client::{Acknowledged, GIVEN_UP, Sent};
-use super::{Client, PATIENCE, REFUSED_IS_NOT_KEPT, Refusals, Way, ask, get, name_of, post, until};
+use super::{Client, PATIENCE, Refusals, Way, ask, get, name_of, post, until};
 use crate::common::Server;
 
 /// What has a key is sent until it is acknowledged; some of what was acknowledged is sent again, to another server if there
@@ -94,7 +94,7 @@ pub(crate) fn check_accounts_before(server: &str, clients: &[Client], moment: In
             for text in &client.in_doubt {
                 let times = times.remove(&**text).unwrap_or(0);
                 let kept = times > 0 && client.not_kept.contains(text);
-                assert!(!kept || !REFUSED_IS_NOT_KEPT, "{session}: {text} was refused, and is there");
+                assert!(!kept, "{session}: {text} was refused, and is there");
                 assert!(times <= 1, "{session}: {text} is there {times} times");
             }
             // The last one of a client with a key whose campaign ended before it was settled.

@@ -22,13 +22,6 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on a loaded machine. What is not so by then is a failure.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether attached turns whose server died are ended by the servers that live: then none is told to be `dead` for ever, and
-/// their streams end.
-pub(crate) const THE_DEAD_ARE_ENDED: bool = false;
-
-/// Whether a turn that is refused, or answered as failed, is certainly not kept unless the server says that it does not know.
-pub(crate) const REFUSED_IS_NOT_KEPT: bool = false;
-
 /// How soon a session can be written to again when a disk is well. A lease lasts 60 s, which must not be waited for.
 pub(crate) const USABLE_WITHIN: Duration = Duration::from_secs(20);
 
