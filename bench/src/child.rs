@@ -1,7 +1,7 @@
 //! Other processes: the benchmark starts itself in a hidden role and talks to it by lines.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use clap::Subcommand;
 use everturn::store::{At, BeginTurn, Busy, Durability, EndTurn, SqliteOptions, SqliteStore, Start, Store as _};
 use everturn::{Changes, Event, Input, InvocationId, NewSnapshot, SnapshotId};
 
+use crate::agents::Agents;
 use crate::stats::millis;
 use crate::workload::{Talk, fresh_snapshot_id, key, timed_turn};
 
@@ -30,16 +31,23 @@ pub(crate) enum Role {
     ColdOpen { path: PathBuf, snapshot: String },
     /// Takes turns on a session of its own and on one shared with others, then says the longest call on each.
     Crowd { path: PathBuf, process: usize, turns: usize },
+    /// Has an agent take turns: for each line `<sessions> <milliseconds>` it answers with turns/s.
+    Agents { path: PathBuf },
 }
 
 impl Role {
     pub(crate) fn play(self) -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        if !matches!(self, Self::Agents { .. }) {
+            runtime.worker_threads(1);
+        }
+        let runtime = runtime.enable_all().build()?;
         runtime.block_on(async {
             match self {
                 Self::Turns { seed, long, short } => take_turns(seed, long, short).await,
                 Self::ColdOpen { path, snapshot } => cold_open(path, snapshot.parse()?).await,
                 Self::Crowd { path, process, turns } => crowd(path, process, turns).await,
+                Self::Agents { path } => agents(&path).await,
             }
         })
     }
@@ -105,6 +113,17 @@ async fn crowd(path: PathBuf, process: usize, turns: usize) -> Result<()> {
     say(&format!("{} {}", millis(longest_shared), millis(longest_own)))
 }
 
+async fn agents(path: &Path) -> Result<()> {
+    let mut agents = Agents::open(path)?;
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let (sessions, millis) = line.split_once(' ').with_context(|| format!("{line:?} is nothing a child does"))?;
+        let rate = agents.turns_per_second(sessions.parse()?, Duration::from_millis(millis.parse()?)).await?;
+        say(&rate.to_string())?;
+    }
+    Ok(())
+}
+
 /// A child process, killed when dropped.
 pub(crate) struct Child {
     process: std::process::Child,
@@ -114,13 +133,18 @@ pub(crate) struct Child {
 
 impl Child {
     pub(crate) fn start(args: &[&str]) -> Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
+        Self::start_of(&std::env::current_exe()?, args)
+    }
+
+    /// The same by another build of the benchmark.
+    pub(crate) fn start_of(program: &Path, args: &[&str]) -> Result<Self> {
+        let mut process = Command::new(program)
             .arg("child")
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("the benchmark cannot start itself again")?;
+            .with_context(|| format!("cannot start {}", program.display()))?;
         let input = process.stdin.take();
         let output = BufReader::new(process.stdout.take().context("a child has no output")?);
         Ok(Self { process, input, output })

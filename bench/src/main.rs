@@ -3,6 +3,7 @@
 //! What counts is a ratio within one run, or a count: both mean the same on a laptop and on a noisy virtual machine.
 //! Where a bar is in milliseconds, the machine's own time for an fsync is printed beside it.
 
+mod agents;
 mod child;
 mod report;
 mod runtime;
@@ -10,6 +11,7 @@ mod server;
 mod stats;
 mod store;
 mod stream;
+mod texts;
 mod workload;
 
 use std::process::ExitCode;

@@ -70,6 +70,10 @@ impl Talk {
         Self { rng: Rng(seed), said: 0 }
     }
 
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        self.rng.below(end)
+    }
+
     /// Words, at least so many bytes of them.
     pub(crate) fn words(&mut self, bytes: usize) -> String {
         let mut text = String::with_capacity(bytes + 16);

@@ -1,5 +1,6 @@
 //! The store's bars: bytes on disk, turns that do not slow down with history, what durability costs, and what is quick.
 
+mod agents;
 mod bare;
 mod bare_writer;
 mod branches;
@@ -42,6 +43,7 @@ Examples:
   everturn-bench store                            everything, half a minute on a quick disk
   everturn-bench store --quick --check            a first answer, as a gate
   everturn-bench store --only flat                figures whose names begin with `flat`
+  everturn-bench store --only agent --beside OLD  agents' turns by another build, in turns with ours
   everturn-bench store --dir /mnt/disk --json f   on another disk, figures also to a file")]
 pub(crate) struct Options {
     /// Also write the figures to this file, as one JSON object
@@ -59,15 +61,20 @@ pub(crate) struct Options {
     /// Where the stores are made; its disk is what is measured [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Another build of this benchmark, whose agents take turns beside ours
+    #[arg(long, value_name = "PROGRAM")]
+    beside: Option<PathBuf>,
 }
 
-/// A measurement and the figures it gives, in order.
+/// A measurement and the figures it gives, in order; the last ones may be left out.
 struct Measurement {
     figures: &'static [Figure],
     run: fn(&Bench) -> Result<Vec<f64>>,
 }
 
-const MEASUREMENTS: [Measurement; 13] = [
+const MEASUREMENTS: [Measurement; 15] = [
+    Measurement { figures: agents::BYTES, run: agents::bytes },
+    Measurement { figures: agents::RATES, run: agents::rates },
     Measurement { figures: bytes::FIGURES, run: bytes::run },
     Measurement { figures: flat::FIGURES, run: flat::run },
     Measurement { figures: foreign::FIGURES, run: foreign::run },
@@ -87,6 +94,7 @@ const MEASUREMENTS: [Measurement; 13] = [
 struct Bench {
     quick: bool,
     dir: PathBuf,
+    beside: Option<PathBuf>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -124,7 +132,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     .context("cannot create a directory for the stores")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let bench = Bench { quick: options.quick, dir: temp.path().to_owned(), runtime };
+    let bench = Bench { quick: options.quick, dir: temp.path().to_owned(), beside: options.beside.clone(), runtime };
     let mut report = Report::default();
     let start = Instant::now();
     report.add(&FSYNC, fsync_millis(&bench)?);
