@@ -140,8 +140,11 @@ struct Holder {
 /// Who holds a lock on a file, where the system tells: it does not of processes in other containers.
 fn holder(path: &Path, kind: &str, byte: Option<u64>) -> Option<Holder> {
     let file = file_as_locks_name_it(path)?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let pid = locks.lines().find_map(|line| holder_in(line, kind, &file, byte))?;
+    // The list is read in pieces, and a line is missed where locks before it go away meanwhile.
+    let pid = (0..5).find_map(|_| {
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().find_map(|line| holder_in(line, kind, &file, byte))
+    })?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(Holder { pid, name: if name.is_empty() { "unknown".to_owned() } else { name.trim().to_owned() } })
 }
