@@ -147,6 +147,28 @@ async fn what_was_tampered_with_is_refused_or_sound() {
     }
 }
 
+/// A fork goes on counting where it was forked off. Its first record changes nothing, so that no digest tells that it is gone.
+#[tokio::test]
+async fn a_fork_whose_log_begins_with_a_gap_is_refused() {
+    let store = MemoryStore::new();
+    store.create(CreateSession::at(key("origin"))).await.unwrap();
+    let fork = ForkSession::at(At::head(key("origin"))).id(SessionId::new("s").unwrap());
+    let first = store.fork(fork).await.unwrap().head;
+    let said = Changes::new().event(Event::model("m", Message::model("here")));
+    store.commit(Commit::new(key("s"), said)).await.unwrap();
+    let mut forged = entries(&store, &key("s")).await;
+    assert!(
+        MemoryStore::new().import(ImportSession::new(key("s"), forged.clone())).await.is_ok(),
+        "it is sound as it was"
+    );
+    let whole = forged.len();
+    forged.retain(|entry| !matches!(entry, Entry::Record(record) if record.of == 0 && record.seq == first.seq()));
+    assert_eq!(forged.len() + 1, whole);
+    let error = MemoryStore::new().import(ImportSession::new(key("s"), forged)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("not where it should be in the log"), "{error}");
+}
+
 #[tokio::test]
 async fn a_file_is_taken_whole_or_not_at_all_wherever_it_is_cut() {
     let store = eventful().await;

@@ -88,6 +88,8 @@ struct Checking<'a> {
     completed: HashSet<PlaceEntry>,
     /// Each session's next number.
     next: Vec<Option<u64>>,
+    /// The number after the record that the session was forked at.
+    forked_after: Option<u64>,
     /// Attempts at each turn, and whether it has ended.
     turns: HashMap<(u64, u64), (u64, Ended)>,
     last: HashMap<u64, PlaceEntry>,
@@ -199,6 +201,7 @@ impl<'a> Checking<'a> {
             cost: Cost::of(records),
             completed: HashSet::new(),
             next,
+            forked_after: None,
             turns: HashMap::new(),
             last: HashMap::new(),
         })
@@ -237,19 +240,23 @@ impl<'a> Checking<'a> {
         Ok(CheckedRecord { width, tip, body: encode(&text)?, contents, entry })
     }
 
-    /// Numbers have no gap in the session itself; of its origins there is only what its line needs.
+    /// Numbers have no gap in the session itself, which goes on where it was forked off; of its origins there is only what its line needs.
     fn number(&mut self, entry: &RecordEntry, width: u64) -> Result<()> {
         let at = usize::try_from(entry.of).ok().filter(|of| *of < self.next.len());
         let at = at.ok_or_else(|| wrong("it is of no session"))?;
         let fits = match self.next[at] {
             Some(next) if at == 0 => entry.seq == next,
             Some(next) => entry.seq >= next,
+            None if at == 0 => Some(entry.seq) == self.forked_after,
             None => entry.seq >= 1,
         };
         check(fits && entry.seq < MAX_COUNT, || "it is not where it should be in the log".to_owned())?;
         // Origins come before what was forked off them.
         check(self.next[..at].iter().all(Option::is_none), || "it comes too late".to_owned())?;
         self.next[at] = Some(entry.seq + width);
+        if at == 1 && self.session.forked_from.as_ref().is_some_and(|fork| fork.point.seq() == entry.seq) {
+            self.forked_after = self.next[at];
+        }
         Ok(())
     }
 
