@@ -77,8 +77,8 @@ impl Authority {
         Ok(identity)
     }
 
-    /// Waits until somebody is no longer let in: their key is revoked or has expired, their token has ended, or the server
-    /// asks for keys and did not before.
+    /// Waits until an identity no longer holds: its key is revoked or has expired, its token has ended, or the server asks for
+    /// keys and did not before.
     pub(crate) async fn ended(&self, identity: &Identity) {
         while self.holds(&identity.proof) {
             tokio::time::sleep(LOOK_AGAIN).await;

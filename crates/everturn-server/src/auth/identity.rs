@@ -21,7 +21,7 @@ pub(crate) struct Identity {
     pub(crate) proof: Proof,
 }
 
-/// By what somebody is known, and so until when.
+/// The credential behind an identity: it says until when the identity holds.
 #[derive(Clone, Debug)]
 pub(crate) enum Proof {
     /// By nothing: the server lets everybody in.

@@ -144,7 +144,7 @@ fn check_clock(now: SystemTime) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives memory back that sessions took which nobody uses any more. It never ends.
+/// Drops the decoded states of idle sessions every now and then, for as long as the server runs.
 async fn drop_unused(store: Option<SqliteStore>) {
     loop {
         tokio::time::sleep(UNUSED_AFTER).await;

@@ -31,8 +31,8 @@ pub(super) const LARGE: usize = 100 << 10;
 /// as one of these. Others wait for it, which is a moment.
 const MAKING: usize = 8;
 
-/// How much of something large is handed to the connection at once. What it was given is in its memory, whatever becomes of
-/// the rest.
+/// Bytes of a large answer that are handed to the connection at once. The connection copies them into its buffer, and only what
+/// it has not been handed yet can be counted.
 const PIECE: usize = 64 << 10;
 
 /// The next piece of what is left of something large.

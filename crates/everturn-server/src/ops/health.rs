@@ -32,9 +32,9 @@ impl Health {
     /// Whether work can be sent here: the store answers, and writes.
     pub(crate) async fn ready(&self) -> Result<(), NotReady> {
         self.check().await.map_err(NotReady::Silent)?;
-        // It waits for whoever keeps others from writing, and changes nothing: there is no such turn.
-        let nobody = Fence::new(TurnId::new(0, Point::new(0)), 0);
-        match timeout(ANSWERS_WITHIN, self.store.renew(&nobody)).await {
+        // A write that waits for the store's locks as every other does, and changes nothing: there is no such turn.
+        let no_turn = Fence::new(TurnId::new(0, Point::new(0)), 0);
+        match timeout(ANSWERS_WITHIN, self.store.renew(&no_turn)).await {
             Ok(Err(error)) if is_failure(error.kind()) => Err(NotReady::ReadOnly(error)),
             Ok(_) => Ok(()),
             Err(_) => {

@@ -43,7 +43,7 @@ pub(super) fn live(
                 next = following.next() => match next {
                     Ok(Some(followed)) => frames.send("chunk", followed.position, &followed.chunk).await?,
                     Ok(None) => break,
-                    // What is kept cannot be read. How the turn ended is told by whoever runs it.
+                    // The kept chunks cannot be read. The turn's own output, below, still says how it ended.
                     Err(_) => break,
                 },
                 // The same chunks; read so that the turn does not wait for room.
